@@ -6,6 +6,7 @@
 #define _XOPEN_SOURCE 700
 #include "check.h"
 
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -290,12 +291,91 @@ static void equal_calls_are_no_mismatch(const struct configuration *configuratio
     CHECK_OK(dist_finalize());
 }
 
+/* The ends of the pipes that order the ranks after a death. */
+struct order {
+    int die[2];
+    int compare[2];
+};
+
+static void signal_end(const int ends[2])
+{
+    REQUIRE(write(ends[1], "x", 1) == 1);
+}
+
+static void await_end(const int ends[2])
+{
+    char byte;
+    REQUIRE(read(ends[0], &byte, 1) == 1);
+}
+
+static dist_status_t run_gather(int root)
+{
+    struct call call = { GATHER, DIST_F32, DIST_SUM, 0, COUNT, "label" };
+    call.root = root;
+    return run_call(&call);
+}
+
+/* After the death of rank 1, rank 0 goes on with another call than rank 2 called before. */
+static void call_after_a_death(const struct configuration *configuration, const char *directory,
+                               const struct order *order, int rank)
+{
+    dist_status_t end;
+    join(configuration, directory, -2, rank);
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
+    if (rank == 2) {
+        CHECK_OK(run_gather(0));
+        CHECK_OK(run_gather(1));
+        signal_end(order->die);
+        await_end(order->compare);
+    } else if (rank == 1) {
+        await_end(order->die);
+        (void)raise(SIGKILL);
+    } else {
+        CHECK(run_gather(0) != DIST_OK);
+        CHECK(dist_barrier(dist_world(), NULL, NULL) != DIST_OK);
+    }
+    end = dist_finalize();
+    if (!CHECK(end != DIST_ERR_MISMATCH)) {
+        char message[400];
+        (void)dist_last_error_copy(message, sizeof(message));
+        (void)fprintf(stderr, "%s, after a death: rank %d got %s\n", configuration->name, rank, message);
+    }
+    if (rank == 0) {
+        signal_end(order->compare);
+    }
+}
+
+static void calls_after_a_death_are_no_mismatch(const struct configuration *configuration,
+                                                const char *directory)
+{
+    struct order order;
+    pid_t children[RANKS];
+    int rank;
+    REQUIRE(pipe(order.die) == 0 && pipe(order.compare) == 0);
+    for (rank = 0; rank < RANKS; rank++) {
+        children[rank] = fork();
+        REQUIRE(children[rank] >= 0);
+        if (children[rank] == 0) {
+            call_after_a_death(configuration, directory, &order, rank);
+            exit(check_report());
+        }
+    }
+    for (rank = 0; rank < RANKS; rank++) {
+        int status = 1;
+        REQUIRE(waitpid(children[rank], &status, 0) == children[rank]);
+        CHECK(rank == 1 ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
 static void run_configuration(const struct configuration *configuration)
 {
     char directory[] = "/tmp/dist-call-mismatch-XXXXXX", command[80];
     pid_t children[RANKS];
     int rank;
     REQUIRE(mkdtemp(directory) != NULL);
+    if (!configuration->detail) {
+        calls_after_a_death_are_no_mismatch(configuration, directory);
+    }
     for (rank = 0; rank < RANKS; rank++) {
         children[rank] = fork();
         REQUIRE(children[rank] >= 0);

@@ -5,7 +5,8 @@
 //!
 //! - `dist/calls/<group>/all` has the calls of the first rank whose group has not failed. All such
 //!   ranks must have the same number of calls with the same hash.
-//! - After a failure, the ranks stop at different calls. `dist/calls/<group>/failed/<number>` has
+//! - After a failure, the ranks stop at different calls. The history of a rank ends at the first
+//!   call after the failure. `dist/calls/<group>/failed/<number>` has
 //!   the calls of the first rank that stopped after this number of calls, and `<group>/failed`
 //!   lists the numbers. Ranks with equal numbers compare their hashes. Other ranks compare only the
 //!   calls that both have made and that both still know.
@@ -240,9 +241,14 @@ impl CallComparison {
     pub(in crate::api) fn begin(store: &dyn Store, world: &Group, deadline: &Deadline) -> Self {
         let failure = world.failure();
         // After another failure, some ranks never come here, or they made other numbers of calls.
-        let waits = failure.is_none_or(|error| error.kind() == ErrorKind::Mismatch);
+        let waits = failure.as_ref().is_none_or(|error| error.kind() == ErrorKind::Mismatch);
         let prefix = format!("dist/calls/{}/{}", world.name(), world.id());
-        let summaries = recorder::take_call_summaries(world.id());
+        let mut summaries = recorder::take_call_summaries(world.id());
+        if let Some(failure) = failure.filter(|_| !waits) {
+            // The ranks also stop at different calls of the other groups.
+            let stopped = summaries.iter_mut().filter(|summary| summary.failure.is_none());
+            stopped.for_each(|summary| summary.failure = Some(failure.clone()));
+        }
         let mut comparison =
             Self { prefix, size: world.size(), waits, summaries, store_error: None };
         comparison.store_error = comparison.compare(store, deadline).err();

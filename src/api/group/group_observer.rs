@@ -116,7 +116,11 @@ impl GroupObserver {
         issued: Instant,
         runs: bool,
     ) -> OperationRecord {
-        self.history.add(descriptor);
+        if self.backend.upgrade().is_some_and(|backend| backend.failure().is_some()) {
+            self.history.end_before(descriptor);
+        } else {
+            self.history.add(descriptor);
+        }
         self.record_operation(slot, descriptor, issued, runs)
     }
 

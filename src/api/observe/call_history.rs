@@ -22,7 +22,7 @@ pub(in crate::api) struct CallSum {
 }
 
 /// The history of one group on one rank.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::api) struct CallHistory {
     /// The calls that were added by a thread that had the turn of the group's queue.
     in_turn: AtomicCallSum,
@@ -30,6 +30,8 @@ pub(in crate::api) struct CallHistory {
     concurrent: AtomicCallSum,
     /// True if the program has got the failure of the group from a call.
     is_failure_known: AtomicBool,
+    /// The sequence number of the first call after the failure of the group; `u64::MAX` if there is none.
+    end: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +44,17 @@ impl AtomicCallSum {
     fn load(&self) -> CallSum {
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         CallSum { calls: load(&self.calls), hash: load(&self.hash) }
+    }
+}
+
+impl Default for CallHistory {
+    fn default() -> Self {
+        Self {
+            in_turn: AtomicCallSum::default(),
+            concurrent: AtomicCallSum::default(),
+            is_failure_known: AtomicBool::new(false),
+            end: AtomicU64::new(u64::MAX),
+        }
     }
 }
 
@@ -62,6 +75,17 @@ impl CallHistory {
         let hash = call_hash(descriptor);
         self.concurrent.calls.fetch_add(1, Ordering::Relaxed);
         self.concurrent.hash.fetch_add(hash, Ordering::Relaxed);
+    }
+
+    /// Ends the history before a call, because the group has already failed. After a failure, the
+    /// ranks of a correct program stop at different calls and may go on with different calls.
+    pub(in crate::api) fn end_before(&self, descriptor: &Descriptor) {
+        self.end.fetch_min(descriptor.sequence, Ordering::Relaxed);
+    }
+
+    /// Returns whether the history has the call with this sequence number, if it is recorded.
+    pub(in crate::api) fn contains(&self, sequence: u64) -> bool {
+        sequence < self.end.load(Ordering::Relaxed)
     }
 
     /// Records that the program gets the failure of the group from a call.

@@ -66,8 +66,9 @@ pub(in crate::api) struct CallSummary {
     /// True if the program has got the failure of the group from a call.
     pub(in crate::api) is_failure_known: bool,
     pub(in crate::api) sum: CallSum,
-    /// The last operations that the recorder still has, oldest first.
+    /// The last operations of the history that the recorder still has, oldest first.
     pub(in crate::api) last_calls: Vec<RecordedCall>,
+    history: Arc<CallHistory>,
 }
 
 #[derive(Debug)]
@@ -178,6 +179,7 @@ impl ListedGroup {
             is_failure_known: history.is_failure_known(),
             sum: history.sum(),
             last_calls: Vec::new(),
+            history,
         })
     }
 
@@ -268,7 +270,8 @@ fn add_last_calls(summaries: &mut [CallSummary]) {
         .collect();
     for entry in newest_entries(MAX_ENTRIES).filter(|entry| entry.is_collective()) {
         let Some(summary) = by_key.get_mut(&(entry.group, entry.rank)) else { continue };
-        if summary.last_calls.len() < MAX_LAST_CALLS {
+        let is_in_history = summary.history.contains(entry.sequence());
+        if is_in_history && summary.last_calls.len() < MAX_LAST_CALLS {
             summary.last_calls.push(RecordedCall {
                 sequence: entry.sequence(),
                 hash: entry.call_hash(),
