@@ -117,7 +117,7 @@ impl GroupObserver {
         runs: bool,
     ) -> OperationRecord {
         if self.backend.upgrade().is_some_and(|backend| backend.failure().is_some()) {
-            self.history.end_before(descriptor);
+            self.history.end_before(descriptor.sequence);
         } else {
             self.history.add(descriptor);
         }

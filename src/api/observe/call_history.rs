@@ -30,7 +30,8 @@ pub(in crate::api) struct CallHistory {
     concurrent: AtomicCallSum,
     /// True if the program has got the failure of the group from a call.
     is_failure_known: AtomicBool,
-    /// The sequence number of the first call after the failure of the group; `u64::MAX` if there is none.
+    /// The sequence number of the first call after the failure of the group; `u64::MAX` if there is
+    /// none.
     end: AtomicU64,
 }
 
@@ -61,9 +62,15 @@ impl Default for CallHistory {
 impl CallHistory {
     /// Adds a call, whose words have no algorithm. The caller has the turn of the group's queue, so
     /// no other thread runs this function for the same group. Therefore plain loads and stores
-    /// suffice. A call on a list of tensors never comes here ([`Descriptor::compared`]).
+    /// suffice. The fast path may notice the failure of the group only later; then this function
+    /// relies on what the program knows. A call on a list of tensors never comes here
+    /// ([`Descriptor::compared`]).
     #[inline]
     pub(in crate::api) fn add_in_turn(&self, words: &[u64; 3], label: &Label) {
+        if self.is_failure_known() {
+            let order_key = Descriptor::order_key_from_word(words[2]);
+            return self.end_before(Descriptor::sequence_from_order_key(order_key));
+        }
         let CallSum { calls, hash } = self.in_turn.load();
         let sum = hash.wrapping_add(algo::hash_operation(words, label));
         self.in_turn.calls.store(calls + 1, Ordering::Relaxed);
@@ -77,10 +84,11 @@ impl CallHistory {
         self.concurrent.hash.fetch_add(hash, Ordering::Relaxed);
     }
 
-    /// Ends the history before a call, because the group has already failed. After a failure, the
-    /// ranks of a correct program stop at different calls and may go on with different calls.
-    pub(in crate::api) fn end_before(&self, descriptor: &Descriptor) {
-        self.end.fetch_min(descriptor.sequence, Ordering::Relaxed);
+    /// Ends the history before the call with this sequence number, because the group has already
+    /// failed. After a failure, the ranks of a correct program stop at different calls and may go
+    /// on with different calls.
+    pub(in crate::api) fn end_before(&self, sequence: u64) {
+        self.end.fetch_min(sequence, Ordering::Relaxed);
     }
 
     /// Returns whether the history has the call with this sequence number, if it is recorded.
@@ -153,6 +161,19 @@ mod tests {
         assert_eq!(history.sum(), sum_of(&[first, second]));
         let chosen = Descriptor { algorithm: 7, ..second };
         assert_eq!(history.sum(), sum_of(&[first, chosen]));
+    }
+
+    #[test]
+    fn history_ends_at_the_first_call_after_the_failure() {
+        let history = CallHistory::default();
+        let [first, second, third] = [1, 2, 3].map(|sequence| call(OpKind::Reduce, sequence));
+        history.add(&first);
+        history.mark_failure_as_known();
+        history.add_in_turn(&third.encode(), &Label::NONE);
+        history.end_before(second.sequence);
+        history.add_in_turn(&third.encode(), &Label::NONE);
+        assert_eq!(history.sum(), sum_of(&[first]));
+        assert_eq!([1, 2, 3].map(|sequence| history.contains(sequence)), [true, false, false]);
     }
 
     #[test]
