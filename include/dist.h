@@ -3125,10 +3125,11 @@ dist_status_t dist_recv_bytes(dist_group_t *group,
  *   DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the group's back end has no messages, no
  *   synchronous send, or no messages with this tag or peer in the memory of a GPU;
  *   DIST_ERR_OUT_OF_MEMORY if 65536 messages of this rank in the group are outstanding or the
- *   batch has 65536 calls. A blocking call returns the following errors; otherwise the work
- *   reports them: DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED; the group's error if the group has
- *   failed. DIST_ERR_TIMEOUT and DIST_ERR_PEER_FAILED fail the group only if a part of the
- *   message was transferred.
+ *   batch has 65536 calls; DIST_ERR_MISMATCH, once, if a receive has refused an earlier
+ *   message of this rank because of its dtype or length. A blocking call returns the following
+ *   errors; otherwise the work reports them: DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED; the
+ *   group's error if the group has failed. DIST_ERR_TIMEOUT and DIST_ERR_PEER_FAILED fail the
+ *   group only if a part of the message was transferred.
  * @threads Any thread may call this at any time.
  * @since 0.1
  */
@@ -3167,7 +3168,8 @@ dist_status_t dist_send(dist_group_t *group,
  *   inside a batch does not block.
  * @return The results of dist_send, and DIST_ERR_MISMATCH if the message is longer than
  *   `count` or has another dtype. In this case, the library writes nothing, and the next
- *   receive may take the message.
+ *   receive may take the message. With the native back end, the next send or receive of the
+ *   sender returns DIST_ERR_MISMATCH, too.
  * @threads Any thread may call this at any time.
  * @since 0.1
  */

@@ -2,9 +2,10 @@
  * Calls that differ between the ranks are an error on every rank: in the call, in the next call, or
  * in dist_finalize. With the debug level DETAIL, they are an error in the call on every rank. The
  * cases are generated: every collective, every argument that must agree, as the last call or not.
+ * A message that its receive cannot take is also an error of the sender.
  */
 #define _XOPEN_SOURCE 700
-#include "check.h"
+#include "refusals.h"
 
 #include <signal.h>
 #include <string.h>
@@ -291,6 +292,38 @@ static void equal_calls_are_no_mismatch(const struct configuration *configuratio
     CHECK_OK(dist_finalize());
 }
 
+#define MESSAGE_TAG 7
+
+/* If a receive cannot take a message, its sender gets the error from the next message call, or from
+ * dist_finalize if there is none. */
+static void refused_messages_are_errors_of_the_sender(const struct configuration *configuration,
+                                                      const char *directory, int rank)
+{
+    int number = -10, is_longer, is_last;
+    for (is_longer = 0; is_longer < 2; is_longer++) {
+        for (is_last = 0; is_last < 2; is_last++) {
+            float values[2 * COUNT] = { 0 };
+            dist_dtype_t dtype = is_longer ? DIST_F32 : DIST_I32;
+            dist_status_t expected = is_last && rank == 0 ? DIST_ERR_MISMATCH : DIST_OK;
+            join(configuration, directory, number--, rank);
+            if (rank == 0) {
+                CHECK_OK(dist_send(dist_world(), values, is_longer ? 2 * COUNT : COUNT, DIST_F32, 1,
+                                   MESSAGE_TAG, NULL, NULL));
+                if (!is_last) {
+                    await_refusal(dist_world(), rank);
+                }
+            } else if (rank == 1) {
+                CHECK(dist_recv(dist_world(), values, COUNT, dtype, 0, MESSAGE_TAG, NULL, NULL, NULL)
+                      == DIST_ERR_MISMATCH);
+            }
+            if (!is_last) {
+                CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
+            }
+            CHECK(dist_finalize() == expected);
+        }
+    }
+}
+
 /* The ends of the pipes that order the ranks after a death. */
 struct order {
     int die[2];
@@ -381,6 +414,7 @@ static void run_configuration(const struct configuration *configuration)
         REQUIRE(children[rank] >= 0);
         if (children[rank] == 0) {
             equal_calls_are_no_mismatch(configuration, directory, rank);
+            refused_messages_are_errors_of_the_sender(configuration, directory, rank);
             run_rank(configuration, directory, rank);
             exit(check_report());
         }

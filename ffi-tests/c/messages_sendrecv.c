@@ -2,7 +2,7 @@
  * Simultaneous send and receive around rings of ranks that are threads: all sizes, in place and
  * not, with different lengths, to the rank itself, with a work, in a batch, and errors.
  */
-#include "check.h"
+#include "refusals.h"
 
 #define MAX_RANKS 4
 #define LARGE 300000
@@ -121,6 +121,10 @@ static void check_errors(const struct rank *me)
     CHECK_REFUSED(dist_sendrecv(me->group, x, 2, next, 5, actual, 1, before, 5, DIST_I32, &status, NULL, NULL),
                   DIST_ERR_MISMATCH, "8 bytes");
     CHECK(actual[0] == 0 && status.count == 0);
+    /* The next rank has refused this rank's message, too. */
+    if (me->size > 1) {
+        await_refusal(me->group, me->rank);
+    }
     CHECK_OK(dist_recv(me->group, actual, 2, DIST_I32, before, 5, NULL, NULL, NULL));
     CHECK(actual[1] == 2);
     CHECK_OK(dist_barrier(me->group, NULL, NULL));

@@ -2,7 +2,7 @@
  * Messages between two ranks that are threads: order, wild cards, counts, messages to the rank
  * itself, batches, and refused calls.
  */
-#include "check.h"
+#include "refusals.h"
 
 #define RANKS 2
 #define MESSAGES 100
@@ -55,13 +55,15 @@ static void check_wildcards(const struct rank *me, int peer)
     CHECK_OK(dist_work_release(work));
 }
 
-/* A message that is too long, or of another type, fails only its receive, and stays. */
-static void mismatch_fails_only_its_receive(const struct rank *me, int peer)
+/* A message that is too long, or of another type, fails its receive and the next message call of its
+ * sender. The message stays, and the group goes on. */
+static void mismatch_fails_both_ranks(const struct rank *me, int peer)
 {
     int32_t x[2] = { 5, 6 };
     float f = 0;
     if (me->rank == 0) {
         CHECK_OK(dist_send(me->group, x, 2, DIST_I32, peer, 1, NULL, NULL));
+        await_refusal(me->group, me->rank);
     } else {
         int32_t y[2] = { 0, 0 };
         CHECK_REFUSED(dist_recv(me->group, y, 1, DIST_I32, peer, 1, NULL, NULL, NULL), DIST_ERR_MISMATCH, "tag 1");
@@ -131,7 +133,7 @@ static void *run_all_checks(void *arg)
     REQUIRE_OK(join_group(me->store, "messages", me->rank, RANKS, &me->group));
     check_message_order(me, peer);
     check_wildcards(me, peer);
-    mismatch_fails_only_its_receive(me, peer);
+    mismatch_fails_both_ranks(me, peer);
     late_message_fails_only_its_receive(me, peer);
     check_exchange(me, peer);
     check_refusals(me, peer);

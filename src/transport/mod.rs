@@ -54,7 +54,8 @@ pub use heartbeat::{HeartbeatConfig, HeartbeatTiming};
 pub use op_kind::OpKind;
 pub use point_to_point::{
     Completion, Delivery, ImmediateMessage, LARGEST_TAG, MessageEnvelope, PointToPoint,
-    ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, SendRequest,
+    ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, RefusedMessage, RefusedMessages,
+    SendRequest,
 };
 pub use region::{Region, RegionGeometry};
 pub use reuse_policy::ReusePolicy;

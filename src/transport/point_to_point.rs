@@ -24,6 +24,28 @@ fn reject_gpu_memory(gpu: Option<GpuTarget>) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
+/// A message that a receive of this rank has refused.
+#[derive(Clone, Debug)]
+pub struct RefusedMessage {
+    /// The message.
+    pub message: MessageEnvelope,
+    /// The error that the sender gets.
+    pub text: String,
+}
+
+/// The messages of a group that receives have refused, because their type or length differed from
+/// that of the receive.
+#[derive(Clone, Debug, Default)]
+pub struct RefusedMessages {
+    /// The last message of each sender that this rank has refused.
+    pub by_this_rank: Vec<RefusedMessage>,
+    /// The error of a message of this rank, if the program has not got the error yet. The next
+    /// message call returns the error.
+    pub unreported: Option<Error>,
+    /// True if the program has got the error of a message of this rank.
+    pub is_reported: bool,
+}
+
 /// A message to send. The engine borrows the bytes of the message until it calls the completion.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
@@ -324,4 +346,10 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// Returns the `PeerFailed` error if the rank has left and no message from it can arrive any
     /// more.
     fn departure_error(&self, peer: Rank) -> Option<Error>;
+
+    /// Returns the messages that receives of this rank and of other ranks have refused, as far as
+    /// this rank knows. Calls no completion.
+    fn refused_messages(&self) -> RefusedMessages {
+        RefusedMessages::default()
+    }
 }

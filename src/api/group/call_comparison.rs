@@ -14,6 +14,10 @@
 //! If the group of a rank has failed because of a mismatch, its error is the difference. So it also
 //! reaches ranks that were not involved. This includes counts that only two ranks compare.
 //!
+//! If a receive of a rank has refused a message, the rank stores the error for the sender under
+//! `dist/calls/<group>/refused/<sender>`. `dist_finalize` of the sender returns this error, unless
+//! a message call of the sender has returned it.
+//!
 //! A rank that finds a difference stores it under `dist/calls/<group>/difference`. `dist_finalize`
 //! waits until all ranks have compared their calls (`<world>/all_compared`), and then the ranks of
 //! the group return the difference. The comparison at the release of a group waits for no other
@@ -27,6 +31,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::store::Store;
+use crate::transport::RefusedMessage;
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::time::Duration;
@@ -152,13 +157,6 @@ impl GroupComparison<'_> {
         Self::decode(&self.store.compare_set(key, b"", &self.own.encode(), self.deadline)?)
     }
 
-    fn get_if_present(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        match self.store.check(&[key], self.deadline)? {
-            true => self.store.get(key, self.deadline).map(Some),
-            false => Ok(None),
-        }
-    }
-
     /// Returns the difference to the calls of the earlier ranks.
     fn run(&self) -> Result<Option<String>> {
         let difference = match &self.summary.failure {
@@ -185,16 +183,20 @@ impl GroupComparison<'_> {
         if let Some(difference) = self.own.find_difference(&stopped) {
             return Ok(Some(difference));
         }
-        let Some(all) = self.get_if_present(&self.key("all"))? else { return Ok(None) };
+        let Some(all) = get_if_present(self.store, &self.key("all"), self.deadline)? else {
+            return Ok(None);
+        };
         Ok(self.own.find_difference_in_common_calls(&Self::decode(&all)?))
     }
 
     fn compare_with_failed_ranks(&self) -> Result<Option<String>> {
-        let Some(numbers) = self.get_if_present(&self.key(FAILED))? else { return Ok(None) };
+        let numbers = get_if_present(self.store, &self.key(FAILED), self.deadline)?;
+        let Some(numbers) = numbers else { return Ok(None) };
         let (numbers, _) = numbers.as_chunks::<8>();
         for &number in numbers.iter().take(MAX_NUMBERS) {
             let key = self.key(format_args!("{FAILED}/{}", u64::from_le_bytes(number)));
-            let Some(stopped) = self.get_if_present(&key)? else { continue };
+            let stopped = get_if_present(self.store, &key, self.deadline)?;
+            let Some(stopped) = stopped else { continue };
             let difference = self.own.find_difference_in_common_calls(&Self::decode(&stopped)?);
             if difference.is_some() {
                 return Ok(difference);
@@ -261,6 +263,11 @@ impl CallComparison {
 
     fn compare(&self, store: &dyn Store, deadline: &Deadline) -> Result<()> {
         for summary in &self.summaries {
+            for RefusedMessage { message, text } in &summary.refused.by_this_rank {
+                let key = group_key(summary.group, refused_key(message.from));
+                store.set(key.as_bytes(), text.as_bytes(), deadline)?;
+                store.set(&self.key(DIFFERENCE), b"", deadline)?;
+            }
             let Some(difference) = compare_group(store, summary, deadline)? else { continue };
             let key = group_key(summary.group, DIFFERENCE);
             store.set(key.as_bytes(), difference.as_bytes(), deadline)?;
@@ -285,7 +292,7 @@ impl CallComparison {
             Some(error) => Err(error.clone()),
         };
         match found {
-            Ok(Some(difference)) => Err(mismatch_error(&difference)),
+            Ok(Some(difference)) => Err(difference),
             Ok(None) => Ok(()),
             Err(error) => {
                 let level = if self.waits { LogLevel::Warn } else { LogLevel::Info };
@@ -295,7 +302,7 @@ impl CallComparison {
         }
     }
 
-    fn await_difference(&self, store: &dyn Store, deadline: &Deadline) -> Result<Option<String>> {
+    fn await_difference(&self, store: &dyn Store, deadline: &Deadline) -> Result<Option<Error>> {
         let waited = match self.waits {
             true => store.wait(&[&self.key("all_compared")], deadline),
             false => Ok(()),
@@ -303,16 +310,52 @@ impl CallComparison {
         // The deadline may have passed, and the requests below still need some time.
         let limit = Deadline::after(deadline.remaining().max(MIN_REQUEST_TIMEOUT));
         if store.check(&[&self.key(DIFFERENCE)], &limit)? {
-            for summary in self.summaries.iter().filter(|summary| !summary.is_failure_known) {
-                let key = group_key(summary.group, DIFFERENCE);
-                if store.check(&[key.as_bytes()], &limit)? {
-                    let text = store.get(key.as_bytes(), &limit)?;
-                    return Ok(Some(String::from_utf8_lossy(&text).into_owned()));
+            for summary in &self.summaries {
+                let difference = find_difference(store, summary, &limit)?;
+                if difference.is_some() {
+                    return Ok(difference);
                 }
             }
         }
         waited.map(|()| None)
     }
+}
+
+/// Returns the stored difference of a group, or the stored error of a refused message of this rank,
+/// unless the program already knows it.
+fn find_difference(
+    store: &dyn Store,
+    summary: &CallSummary,
+    deadline: &Deadline,
+) -> Result<Option<Error>> {
+    let read = |name: &str| {
+        let key = group_key(summary.group, name);
+        let text = get_if_present(store, key.as_bytes(), deadline)?;
+        Ok(text.map(|text| String::from_utf8_lossy(&text).into_owned()))
+    };
+    if summary.is_failure_known {
+        return Ok(None);
+    }
+    if let Some(difference) = read(DIFFERENCE)? {
+        return Ok(Some(mismatch_error(&difference)));
+    }
+    if summary.refused.is_reported {
+        return Ok(None);
+    }
+    let refused = read(&refused_key(summary.rank))?;
+    Ok(refused.map(|text| Error::new(ErrorKind::Mismatch, text)))
+}
+
+fn get_if_present(store: &dyn Store, key: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+    match store.check(&[key], deadline)? {
+        true => store.get(key, deadline).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// Returns the name of the key for the refused messages of `sender`.
+fn refused_key(sender: Rank) -> String {
+    format!("refused/{sender}")
 }
 
 impl Group {
@@ -327,7 +370,7 @@ impl Group {
         let (Some(store), Some(summary)) = (store, summary) else { return Ok(()) };
         match compare_group(store.as_ref(), &summary, &Deadline::after(MIN_REQUEST_TIMEOUT)) {
             Ok(Some(difference)) if !summary.is_failure_known => Err(mismatch_error(&difference)),
-            Ok(_) => Ok(()),
+            Ok(_) => summary.refused.unreported.map_or(Ok(()), Err),
             Err(error) => {
                 let name = self.name();
                 crate::log!(LogLevel::Info, "cannot compare the calls of group {name}: {error}");

@@ -88,7 +88,8 @@ impl MatchingState {
     /// Writes a message to the ring or bulk ring of its receiver. Returns false if the message has
     /// to be posted.
     pub(super) fn try_send_immediate(&mut self, message: &ImmediateMessage<Src<'static>>) -> bool {
-        self.failure.is_none() && self.peers.try_send_immediate(message)
+        let is_clear = self.failure.is_none() && self.refused.unreported.is_none();
+        is_clear && self.peers.try_send_immediate(message)
     }
 
     /// Copies the next message in its sender's ring to the receiver's buffer, if the whole message
@@ -99,7 +100,8 @@ impl MatchingState {
         polls: u32,
     ) -> FastReceive {
         let has_failed = self.failure.is_some() || self.domain.region().abort_record().is_set();
-        if has_failed || !self.requests.is_empty() || self.queues.has_unexpected() {
+        let has_refusal = self.refused.unreported.is_some();
+        if has_failed || has_refusal || !self.requests.is_empty() || self.queues.has_unexpected() {
             return FastReceive::NeedsPosting;
         }
         self.peers.try_take_immediate(request, polls)

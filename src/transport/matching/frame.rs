@@ -12,6 +12,9 @@
 //! 24..32   address, or offset
 //! ```
 //!
+//! In a report of a refused message, the type of the receive is in the bytes 2..4, and the size of
+//! the receive in the bytes 24..32.
+//!
 //! This file only converts between bytes and values. The receiver checks whether a value is valid
 //! in its context, for example whether it knows the number, or expects the offset.
 
@@ -32,6 +35,18 @@ pub(super) struct ExposedBuffer {
     /// The entry of the sender's exposure table. Its word says whether the buffer may still be
     /// read.
     pub(super) slot: u16,
+}
+
+/// A refused message, as the receiver describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) tag: u32,
+    /// The type and the bytes of the message.
+    pub(super) dtype: DataType,
+    pub(super) len: u64,
+    /// The type and the size of the receive.
+    pub(super) wanted: DataType,
+    pub(super) capacity: u64,
 }
 
 /// A decoded header.
@@ -69,6 +84,8 @@ pub(super) enum MessageFrame {
     SplitPut { number: u64, address: u64, region_address: u64 },
     /// The sender has written `len` bytes of the back half and will write no more.
     PutDone { number: u64, len: u64 },
+    /// A receive has refused an earlier message of the frame's receiver.
+    Refused(Refusal),
 }
 
 const EAGER: u8 = 1;
@@ -82,6 +99,7 @@ const CANCEL_RTS: u8 = 7;
 const RTS_AWAITED: u8 = 8;
 const SPLIT_PUT: u8 = 9;
 const PUT_DONE: u8 = 10;
+const REFUSED: u8 = 11;
 
 /// The value of the slot field in an RTS whose buffer is not exposed.
 const NO_EXPOSURE_SLOT: u16 = u16::MAX;
@@ -138,6 +156,10 @@ impl MessageFrame {
                 FrameFields { kind: SPLIT_PUT, number, len, address, ..none }
             }
             Self::PutDone { number, len } => FrameFields { kind: PUT_DONE, number, len, ..none },
+            Self::Refused(Refusal { tag, dtype, len, wanted, capacity: address }) => {
+                let (dtype, slot) = (dtype as u8, wanted as u16);
+                FrameFields { kind: REFUSED, dtype, slot, tag, len, address, ..none }
+            }
         }
     }
 
@@ -185,6 +207,10 @@ impl MessageFrame {
             CANCEL_RTS => Self::CancelRts { number },
             SPLIT_PUT => Self::SplitPut { number, address, region_address: len },
             PUT_DONE => Self::PutDone { number, len },
+            REFUSED => {
+                let wanted = DataType::ALL.get(usize::from(slot)).copied()?;
+                Self::Refused(Refusal { tag, dtype: dtype()?, len, wanted, capacity: address })
+            }
             _ => return None,
         };
         // The fields that a kind of frame does not use must be zero.
@@ -222,7 +248,7 @@ mod tests {
                 .prop_map(|(address, place)| ExposedBuffer { address, slot: place }),
         );
         let words = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
-        (0..9, dtype, exposed, words).prop_map(
+        (0..10, dtype, exposed, words).prop_map(
             |(kind, dtype, exposed, (tag, number, len, offset))| match kind {
                 0 => MessageFrame::Eager { tag, dtype, len, is_bulk: number & 1 == 1 },
                 1 => MessageFrame::Rts {
@@ -245,6 +271,10 @@ mod tests {
                 5 => MessageFrame::Credit { bytes: len },
                 6 => MessageFrame::SplitPut { number, address: offset, region_address: len },
                 7 => MessageFrame::PutDone { number, len },
+                8 => {
+                    let wanted = DataType::I32;
+                    MessageFrame::Refused(Refusal { tag, dtype, len, wanted, capacity: offset })
+                }
                 _ => MessageFrame::CancelRts { number },
             },
         )

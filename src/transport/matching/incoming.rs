@@ -75,6 +75,10 @@ impl MatchingState {
                 self.on_split_put(peer, number, address, region_address)
             }
             MessageFrame::PutDone { number, len } => self.on_put_done(peer, number, len),
+            MessageFrame::Refused(refusal) => {
+                self.on_refused(peer, refusal);
+                Ok(())
+            }
         }
     }
 

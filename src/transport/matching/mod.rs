@@ -75,6 +75,8 @@
 //! - **Lazy engine.** If all peers share memory, the first message creates the engine
 //!   ([`lazy_engine`]).
 //! - **Fast path.** Small messages of blocking calls bypass most of the engine ([`fast_path`]).
+//! - **Refused messages.** If a receive cannot take a message because of its type or length, the
+//!   next message call of the sender returns an error, too ([`refusals`]).
 //! - **Locks.** The engine holds no lock while it calls a completion.
 //!
 //! This module does not depend on works, groups or the C ABI.
@@ -101,6 +103,7 @@ mod probe;
 mod progress_owner;
 mod puts;
 mod queues;
+mod refusals;
 mod rendezvous;
 mod requests;
 mod rts_table;
@@ -116,7 +119,7 @@ mod unexpected;
 use super::ReceiveBuffer;
 use super::{
     Completion, Delivery, Endpoint, ImmediateMessage, PointToPoint, ProbeRequest, ProbedMessage,
-    ReceiveRequest, SendRequest, SharedDomain,
+    ReceiveRequest, RefusedMessages, SendRequest, SharedDomain,
 };
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -243,5 +246,10 @@ impl PointToPoint for MatchingEngine {
             state.peers.get(peer)?.close_error.clone()
         };
         self.core().map_or_else(Some, |core| core.with_state(search))
+    }
+
+    fn refused_messages(&self) -> RefusedMessages {
+        let refused = |core: &EngineCore| core.lock().state.refused.clone();
+        self.existing_core().map(refused).unwrap_or_default()
     }
 }

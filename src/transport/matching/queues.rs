@@ -10,7 +10,7 @@
 use super::posted::{MatchKey, PostedReceives};
 use super::unexpected::{MessageBody, UnexpectedMessage, UnexpectedQueue};
 use crate::base::ids::Rank;
-use crate::transport::{MessageEnvelope, ProbeRequest, ProbedMessage};
+use crate::transport::{ProbeRequest, ProbedMessage};
 use std::collections::HashMap;
 
 /// The match queues of one engine.
@@ -68,8 +68,7 @@ impl MatchQueues {
     /// the message from matching.
     pub(super) fn probe(&mut self, request: &ProbeRequest) -> Option<ProbedMessage> {
         let (arrival, found) = self.unexpected.first((request.from, request.tag))?;
-        let (from, tag, dtype, bytes) = (found.from, found.tag, found.dtype, found.len);
-        let envelope = MessageEnvelope { from, tag, dtype, bytes };
+        let envelope = found.envelope();
         if !request.is_matched_probe {
             return Some(ProbedMessage { envelope, match_id: None });
         }

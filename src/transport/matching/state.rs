@@ -24,7 +24,8 @@ use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::transport::{
-    Completion, Delivery, Endpoint, ReceiveBuffer, ReceiveRequest, SendRequest, SharedDomain,
+    Completion, Delivery, Endpoint, ReceiveBuffer, ReceiveRequest, RefusedMessages, SendRequest,
+    SharedDomain,
 };
 use std::sync::Arc;
 
@@ -45,6 +46,7 @@ pub(super) struct MatchingState {
     pub(super) exposed: OwnExposedBuffers,
     pub(super) gets: Gets,
     pub(super) puts: Puts,
+    pub(super) refused: RefusedMessages,
 }
 
 impl MatchingState {
@@ -66,6 +68,7 @@ impl MatchingState {
             exposed: OwnExposedBuffers::new(Arc::clone(&domain), cookie),
             gets: Gets::new(Arc::clone(&domain)),
             puts: Puts::new(Arc::clone(&domain)),
+            refused: RefusedMessages::default(),
             domain,
         })
     }
@@ -96,6 +99,7 @@ impl MatchingState {
         completion: Arc<dyn Completion>,
     ) -> Result<()> {
         self.check_postable(Some(message.to))?;
+        self.take_refusal()?;
         let link = self.peers.link(message.to);
         if let Some(error) = link.send_refusal() {
             let error = error.clone();
@@ -210,6 +214,7 @@ impl MatchingState {
         completion: Arc<dyn Completion>,
     ) -> Result<()> {
         self.check_postable(message.from)?;
+        self.take_refusal()?;
         let receive = self.requests.add_receive(message, completion, false);
         self.match_receive(receive);
         self.start_receive_timer(receive);
@@ -247,7 +252,8 @@ impl MatchingState {
                 return;
             };
             if let Some(error) = receiving.prepare_buffer(self.peers.name(found.from), found) {
-                return self.requests.complete_receive(receive, Err(error));
+                let (request, refused) = (receiving.message, found.envelope());
+                return self.end_refused_receive(receive, error, &request, &refused);
             }
             let Some(found) = self.queues.take_unexpected(arrival) else { return };
             if self.deliver_to_receive(found, receive) {
@@ -277,9 +283,12 @@ impl MatchingState {
             let receiving = self.requests.receive_mut(receive)?;
             let ReceiveRequest { from, tag, .. } = receiving.message;
             self.queues.remove_posted((from, tag), receive);
+            let request = receiving.message;
             match receiving.prepare_buffer(self.peers.name(message.from), message) {
                 None => return Some(receive),
-                Some(error) => self.requests.complete_receive(receive, Err(error)),
+                Some(error) => {
+                    self.end_refused_receive(receive, error, &request, &message.envelope());
+                }
             }
         }
     }

@@ -8,6 +8,7 @@
 use super::posted::{MatchKey, is_internal_tag};
 use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
+use crate::transport::MessageEnvelope;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A message whose header has arrived: an eager frame or an RTS.
@@ -45,6 +46,14 @@ fn match_keys(message: &UnexpectedMessage) -> impl Iterator<Item = MatchKey> + u
     let (from, tag) = (Some(message.from), Some(message.tag));
     let count = if is_internal_tag(message.tag) { 2 } else { 4 };
     [(from, tag), (None, tag), (from, None), (None, None)].into_iter().take(count)
+}
+
+impl UnexpectedMessage {
+    /// Returns the message without its bytes.
+    pub(super) fn envelope(&self) -> MessageEnvelope {
+        let Self { from, tag, dtype, len: bytes, .. } = *self;
+        MessageEnvelope { from, tag, dtype, bytes }
+    }
 }
 
 #[cfg(any(test, fuzzing))]

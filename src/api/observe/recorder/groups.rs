@@ -16,6 +16,7 @@ use crate::backend::{Backend, RankLocation};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::sync::lock;
+use crate::transport::RefusedMessages;
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -66,6 +67,8 @@ pub(in crate::api) struct CallSummary {
     /// True if the program has got the failure of the group from a call.
     pub(in crate::api) is_failure_known: bool,
     pub(in crate::api) sum: CallSum,
+    /// The messages that receives have refused.
+    pub(in crate::api) refused: RefusedMessages,
     /// The last operations of the history that the recorder still has, oldest first.
     pub(in crate::api) last_calls: Vec<RecordedCall>,
     history: Arc<CallHistory>,
@@ -86,6 +89,8 @@ struct ListedGroup {
     /// `None` once the group has been left.
     backend: Option<Weak<dyn Backend>>,
     failure: Option<Error>,
+    /// The refused messages; set when the group is left.
+    refused: RefusedMessages,
     /// `None` once [`take_call_summaries`] has returned the calls.
     history: Option<Arc<CallHistory>>,
     /// True after [`Self::take_new_failure`] has returned the failure.
@@ -131,6 +136,7 @@ pub(super) fn add_to_list(new: &NewGroup<'_>) -> (u64, bool) {
         global_ranks: new.global_ranks.to_vec(),
         backend: Some(Arc::downgrade(new.backend)),
         failure: None,
+        refused: RefusedMessages::default(),
         history: Some(Arc::clone(new.history)),
         is_reported: false,
     });
@@ -144,6 +150,7 @@ pub(super) fn mark_left(number: u64) -> bool {
         return false;
     };
     group.refresh_failure();
+    group.refresh_refused_messages();
     group.backend = None;
     group.global_ranks = Vec::new();
     true
@@ -155,6 +162,14 @@ impl ListedGroup {
         if self.failure.is_none() {
             let backend = self.backend.as_ref().and_then(Weak::upgrade);
             self.failure = backend.and_then(|backend| backend.failure());
+        }
+    }
+
+    /// Reads the refused messages from the back end of a group that has not been left.
+    fn refresh_refused_messages(&mut self) {
+        let backend = self.backend.as_ref().and_then(Weak::upgrade);
+        if let Some(engine) = backend.as_ref().and_then(|backend| backend.point_to_point()) {
+            self.refused = engine.refused_messages();
         }
     }
 
@@ -170,6 +185,7 @@ impl ListedGroup {
     /// before.
     fn take_calls(&mut self) -> Option<CallSummary> {
         self.refresh_failure();
+        self.refresh_refused_messages();
         let history = self.history.take()?;
         Some(CallSummary {
             group: self.id,
@@ -178,6 +194,7 @@ impl ListedGroup {
             failure: self.failure.clone(),
             is_failure_known: history.is_failure_known(),
             sum: history.sum(),
+            refused: std::mem::take(&mut self.refused),
             last_calls: Vec::new(),
             history,
         })

@@ -1,14 +1,16 @@
 //! Tests of the order in which messages and receives match.
 
 use super::test_ranks::{
-    NODE_SPREADS, NodeSpread, borrowed_buffer, create_ranks, read_bytes, receive_request,
-    send_request, test_payload,
+    NODE_SPREADS, NodeSpread, TestCompletion, TestRank, borrowed_buffer, create_ranks, read_bytes,
+    receive_request, send_request, test_payload,
 };
+use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::ErrorKind;
 use crate::transport::matching::limits::MAX_OUTSTANDING;
 use crate::transport::{PointToPoint, ReceiveRequest};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[test]
 fn mismatched_message_stays_for_the_next_receive() {
@@ -33,12 +35,37 @@ fn mismatched_message_stays_for_the_next_receive() {
             assert!(kind == ErrorKind::Mismatch && text_of.contains("f32"), "{text_of}");
             assert_eq!(read_bytes(borrowed_buffer(&short)), vec![0; len - 1]);
             assert_eq!(read_bytes(borrowed_buffer(&other)), vec![0; len]);
-            let fitting = receive_request(Some(0), None, len + 1);
+            let fitting = receive_request(Some(0), Some(tag), len + 1);
             assert_eq!(members[1].post_receive(fitting).wait().unwrap().bytes, len);
             assert_eq!(read_bytes(borrowed_buffer(&fitting))[..len], test_payload(4, len));
             sent.wait().unwrap();
+            assert_refusal_is_returned_once(&members[0], tag, len);
         }
     }
+}
+
+/// Sends messages that no rank receives, until a send returns the error of the refused message.
+fn assert_refusal_is_returned_once(sender: &TestRank, tag: u32, len: usize) {
+    let other = || {
+        let done = Arc::new(TestCompletion::default());
+        sender.engine.send(send_request(1, tag + 10, vec![1]), done)
+    };
+    let limit = Deadline::after(Duration::from_secs(10));
+    let error = loop {
+        match other() {
+            Err(error) => break error,
+            Ok(()) if limit.has_passed() => panic!("no send returned the error"),
+            Ok(()) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::Mismatch, Some(1)));
+    for word in ["rank 1", &format!("tag {tag}"), &len.to_string(), &(len - 1).to_string()] {
+        assert!(error.message().contains(word), "{error}");
+    }
+    // The receive of another type was refused as well, but it came later.
+    let again = std::iter::repeat_with(other).take(20).filter(Result::is_err).count();
+    assert!(again <= 1, "{again} errors");
+    assert!(sender.engine.refused_messages().is_reported);
 }
 
 #[test]
@@ -69,7 +96,7 @@ fn messages_and_receives_match_in_order() {
 #[test]
 fn invalid_or_excess_requests_are_refused() {
     let members = create_ranks(NodeSpread::OneNode, 2);
-    let done = || Arc::new(super::test_ranks::TestCompletion::default());
+    let done = || Arc::new(TestCompletion::default());
     let error = members[0].engine.send(send_request(2, 0, vec![]), done()).unwrap_err();
     assert!(error.kind() == ErrorKind::InvalidArgument && error.message().contains("rank 2"));
     let error = members[0].engine.receive(receive_request(Some(9), None, 0), done()).unwrap_err();
