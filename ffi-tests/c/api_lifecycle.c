@@ -2,6 +2,7 @@
  * Initialisation of the library: calls before dist_init, a second dist_init, and calls after
  * dist_finalize and a new dist_init.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
 /* Every function of the world group returns an error while there is none. */
@@ -53,6 +54,17 @@ static void calls_that_need_no_world_succeed(void)
     CHECK_REFUSED(dist_set_log_level(9), DIST_ERR_INVALID_ARGUMENT, "9");
     CHECK_STATUS(dist_set_log_level(-1), DIST_ERR_INVALID_ARGUMENT);
     CHECK_OK(dist_set_log_level(DIST_LOG_OFF));
+}
+
+/* torchrun and distrun set the variable; an empty value counts as none. */
+static void launcher_is_found_by_its_variable(void)
+{
+    REQUIRE(setenv("TORCHELASTIC_RUN_ID", "job", 1) == 0);
+    CHECK(dist_is_elastic_launched() == 1);
+    REQUIRE(setenv("TORCHELASTIC_RUN_ID", "", 1) == 0);
+    CHECK(dist_is_elastic_launched() == 0);
+    REQUIRE(unsetenv("TORCHELASTIC_RUN_ID") == 0);
+    CHECK(dist_is_elastic_launched() == 0);
 }
 
 static void world_may_be_created_twice(void)
@@ -109,6 +121,7 @@ int main(void)
     CHECK(strcmp(dist_last_error(), "") == 0);
     CHECK(dist_last_error_copy(NULL, 0) == 1);
     calls_that_need_no_world_succeed();
+    launcher_is_found_by_its_variable();
     calls_without_a_world_fail();
     for (round = 0; round < 3; round++) {
         start_world();

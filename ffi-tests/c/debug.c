@@ -72,6 +72,28 @@ static void check_backtraces(void)
     CHECK_OK(dist_set_debug_level(DIST_DEBUG_OFF));
 }
 
+/* The creation of a group reads the variables. */
+static void check_backtrace_variables(void)
+{
+    static const char *const names[] = { "TORCH_SHOW_CPP_STACKTRACES", "DIST_SHOW_STACKTRACES" };
+    dist_store_t *store = new_store();
+    size_t i;
+    for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        dist_group_t *traced = NULL, *untraced = NULL;
+        REQUIRE(setenv(names[i], "1", 1) == 0);
+        REQUIRE_OK(join_group(store, "traced", 0, 1, &traced));
+        CHECK_STATUS(failing_call(), DIST_ERR_INVALID_ARGUMENT);
+        CHECK(strstr(dist_last_error_backtrace(), "failing_call") != NULL);
+        CHECK_OK(dist_group_release(traced));
+        REQUIRE(unsetenv(names[i]) == 0);
+        REQUIRE_OK(join_group(store, "untraced", 0, 1, &untraced));
+        CHECK_STATUS(failing_call(), DIST_ERR_INVALID_ARGUMENT);
+        CHECK(strcmp(dist_last_error_backtrace(), "") == 0);
+        CHECK_OK(dist_group_release(untraced));
+    }
+    CHECK_OK(dist_store_release(store));
+}
+
 /* One of two ranks, which are threads. */
 struct rank {
     int rank;
@@ -180,6 +202,7 @@ int main(void)
     CHECK_OK(dist_set_log_level(DIST_LOG_OFF));
     check_levels();
     check_backtraces();
+    check_backtrace_variables();
     run_on_two_ranks("nan", send_nan);
     run_on_two_ranks("overflow", send_overflow);
     CHECK_OK(dist_set_debug_level(DIST_DEBUG_DETAIL));

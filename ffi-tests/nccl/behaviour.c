@@ -106,6 +106,14 @@ static void check_host_and_device_memory(struct rank *self)
     free_device(recv);
 }
 
+static void barrier_accepts_the_device(struct rank *self)
+{
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    options.flags = DIST_CALL_DEVICE;
+    options.device = self->gpu;
+    CHECK_OK(dist_barrier(self->group, &options, NULL));
+}
+
 static void check_byte_strings(struct rank *self)
 {
     dist_blob_t *blob = NULL;
@@ -313,6 +321,7 @@ static void backend_map_is_accepted(struct rank *self)
     description_names_the_backend(self);
     check_streams_and_works(self);
     check_host_and_device_memory(self);
+    barrier_accepts_the_device(self);
     check_byte_strings(self);
     check_messages(self);
     two_groups_share_a_stream(self);
