@@ -500,3 +500,10 @@ fn used_functions_are_declared() {
         assert!(declarations.contains(&call), "{call} is not declared");
     }
 }
+
+/// NCCL compares nothing: the ranks compare at the release, and with DETAIL before each call.
+#[test]
+fn mismatch() {
+    compile_and_run("mismatch", None, &[]);
+    compile_and_run("mismatch", Some("detail"), &[("DIST_LOG_LEVEL", "OFF")]);
+}

@@ -45,10 +45,12 @@ struct GpuRound {
 type ProgramArguments = &'static [&'static str];
 
 /// The programs of a round over NCCL, with their arguments.
-const NCCL_PROGRAMS: [(&str, ProgramArguments); 13] = [
+const NCCL_PROGRAMS: [(&str, ProgramArguments); 15] = [
     ("operations", &[]),
     ("behaviour", &[]),
     ("lists", &[]),
+    ("mismatch", &[]),
+    ("mismatch", &["detail"]),
     ("together", &["one_thread"]),
     ("together", &["many_groups"]),
     ("together", &["behind"]),

@@ -2,10 +2,11 @@
  * Tests of the back end "mpi" beyond collectives: messages, subgroups, works, deadlines, calls that
  * are in place on some ranks only, and each thread level of a program that initialises MPI.
  *
- *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late]
+ *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late | differ | differ_detail]
  *
  * "own" (the default): libdist initialises MPI. "late": as "own", and rank 0 does not call a
- * collective; the launcher then reports a failed job. With the other modes, this program
+ * collective; the launcher then reports a failed job. "differ" and "differ_detail": as "own", and
+ * the last rank calls a collective with another label. With the other modes, this program
  * initialises MPI with that thread level.
  */
 #include "check.h"
@@ -248,6 +249,20 @@ static void late_rank_times_out_the_collective(void)
     }
 }
 
+/*
+ * MPI compares nothing, so dist_finalize finds the difference in the last call. With the debug level
+ * DETAIL, the call itself finds it.
+ */
+static void difference_is_an_error_of_all_ranks(int has_detail)
+{
+    int64_t value = 1, sum = 0;
+    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
+    options.label = rank == size - 1 ? "other" : "label";
+    CHECK_STATUS(dist_all_reduce(dist_world(), &value, &sum, 1, DIST_I64, DIST_SUM, &options, NULL),
+                 has_detail ? DIST_ERR_MISMATCH : DIST_OK);
+    CHECK_STATUS(dist_finalize(), has_detail ? DIST_OK : DIST_ERR_MISMATCH);
+}
+
 static int parse_thread_level(const char *mode)
 {
     return strcmp(mode, "multiple") == 0     ? MPI_THREAD_MULTIPLE
@@ -258,11 +273,15 @@ static int parse_thread_level(const char *mode)
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "own";
-    int is_late = strcmp(mode, "late") == 0, is_own = is_late || strcmp(mode, "own") == 0, provided = 0;
+    int is_late = strcmp(mode, "late") == 0, is_different = strncmp(mode, "differ", 6) == 0;
+    int has_detail = strcmp(mode, "differ_detail") == 0;
+    int is_own = is_late || is_different || strcmp(mode, "own") == 0, provided = 0;
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     if (!is_own && MPI_Init_thread(&argc, &argv, parse_thread_level(mode), &provided) != MPI_SUCCESS) {
         return 1;
     }
+    /* A group compares each call if it was created with this level. */
+    CHECK_STATUS(dist_set_debug_level(has_detail ? DIST_DEBUG_DETAIL : DIST_DEBUG_OFF), DIST_OK);
     options.backend = "mpi";
     options.timeout_ms = 60000;
     REQUIRE(CHECK_STATUS(dist_init(&options), DIST_OK));
@@ -270,6 +289,10 @@ int main(int argc, char **argv)
     size = dist_get_world_size(dist_world());
     if (is_late) {
         late_rank_times_out_the_collective();
+        return check_report();
+    }
+    if (is_different) {
+        difference_is_an_error_of_all_ranks(has_detail);
         return check_report();
     }
     in_place_and_separate_buffers_may_mix();

@@ -96,11 +96,14 @@ fn run_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     for level in ["own", "multiple", "serialized", "funneled"] {
         run::run_checked(mpi.launcher(2)?.arg(&program).arg(level), LIMIT)?;
     }
-    // In the mode "late", rank 0 does not call a collective, so the job fails, and the launcher may
-    // end the other ranks. So only the output counts.
-    let late = run::run_quietly(mpi.launcher(2)?.arg(&program).arg("late"), LIMIT)?;
-    if late.text.contains("does not hold") || !late.text.contains("checks, 0 failed") {
-        return Err(format!("the test of an absent rank failed: {}", late.output_tail()));
+    run::run_checked(mpi.launcher(3)?.arg(&program).arg("differ"), LIMIT)?;
+    // In these modes the group fails, so libdist does not end MPI, and the launcher may end the
+    // other ranks. So only the output counts.
+    for (mode, ranks) in [("differ_detail", 3), ("late", 2)] {
+        let failed = run::run_quietly(mpi.launcher(ranks)?.arg(&program).arg(mode), LIMIT)?;
+        if failed.text.contains("does not hold") || !failed.text.contains("checks, 0 failed") {
+            return Err(format!("the test \"{mode}\" failed: {}", failed.output_tail()));
+        }
     }
     // Averages of large elements (ffi-tests/c/average.c).
     let averages = compile(mpi, stage, "average", "ffi-tests/c/average.c")?;
