@@ -22,6 +22,7 @@ use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::prepared_call::PreparedCall;
 use crate::api::group::process_group::Group;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::Work;
 use crate::api::work::issue::{OperationTask, enqueue_task};
 use crate::base::buffer::{Dst, Src};
@@ -205,7 +206,13 @@ impl OperationTask for FusedTask {
         format!("{calls} ({}{more})", named.join(", "))
     }
 
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+    fn run(
+        &mut self,
+        group: &Group,
+        first: Descriptor,
+        deadline: &Deadline,
+        _record: &OperationRecord,
+    ) -> Result<()> {
         group.await_all_arrivals(&first, deadline)?;
         let nan_check = self.nan_check.max(debug::nan_check());
         self.inspect_buffers(group, &first, nan_check, "input", |part| part.send)?;

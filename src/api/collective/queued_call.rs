@@ -6,6 +6,7 @@ use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::operator::OperatorCall;
 use crate::api::collective::tensor_list::{ListCall, ListTurn};
 use crate::api::group::process_group::Group;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::Work;
 use crate::api::work::issue::OperationTask;
 use crate::base::buffer::Src;
@@ -89,7 +90,13 @@ impl OperationTask for CallTask {
         }
     }
 
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+    fn run(
+        &mut self,
+        group: &Group,
+        first: Descriptor,
+        deadline: &Deadline,
+        record: &OperationRecord,
+    ) -> Result<()> {
         let deadline = LazyDeadline::from(*deadline);
         let Self { call, options, ready_event, works } = self;
         match call {
@@ -101,7 +108,7 @@ impl OperationTask for CallTask {
                 group.carry_out(&operation, options.nan_check)
             }
             QueuedCall::Bytes(call, handler) => {
-                match (call.run(group, first, &deadline)?, handler.take()) {
+                match (call.run(group, first, &deadline, record)?, handler.take()) {
                     (Some(strings), Some(handler)) => handler.deliver(strings),
                     _ => Ok(()),
                 }

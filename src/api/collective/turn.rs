@@ -8,6 +8,7 @@
 use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
+use crate::api::observe::recorder::OperationRecord;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::debug::{self, NanCheck};
 use crate::base::error::{ErrorContext as _, Result};
@@ -90,7 +91,7 @@ impl Group {
         options: &CallOptions,
         describe: impl FnOnce(u64) -> Descriptor,
         title: impl FnOnce(&Descriptor) -> String,
-        run: impl FnOnce(&Descriptor, &LazyDeadline) -> Result<T>,
+        run: impl FnOnce(&Descriptor, &LazyDeadline, &OperationRecord) -> Result<T>,
     ) -> Result<T> {
         let deadline = LazyDeadline::from(self.deadline(options));
         let ticket = self.queue.issue_several(operation_count);
@@ -100,7 +101,7 @@ impl Group {
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
                 record.mark_running();
-                self.run_catching_panics(|| run(&descriptor, &deadline))
+                self.run_catching_panics(|| run(&descriptor, &deadline, &record))
             }
             Err(WaitInterrupt::Aborted(error)) => Err(error),
             Err(WaitInterrupt::Deadline) => {

@@ -124,16 +124,6 @@ impl GroupObserver {
         self.record_operation(slot, descriptor, issued, runs)
     }
 
-    /// Records the start of a later operation of a call in the flight recorder and the trace. The
-    /// history has the call already, since its issue.
-    pub(in crate::api) fn record_later_operation(
-        &self,
-        descriptor: &Descriptor,
-    ) -> OperationRecord {
-        let slot = recorder::RecorderSlot::reserve();
-        self.record_operation(slot, descriptor, Instant::now(), true)
-    }
-
     fn record_operation(
         &self,
         slot: recorder::RecorderSlot,

@@ -1,7 +1,10 @@
 //! Tests of the flight recorder: the groups in a dump, and the entries of operations that wait for
 //! their turn.
 
+use super::ranks::run;
 use super::*;
+use crate::api::collective::bytes::BytesCall;
+use crate::api::observe::recorder::take_call_summary;
 
 /// Returns the only group of a dump.
 fn group_in(dump: &Value) -> &Value {
@@ -60,4 +63,53 @@ fn dump_shows_waiting_running_and_done() {
         assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
     }
     assert_eq!(states(), ["done", "done"]);
+}
+
+/// Returns the entries of this rank.
+fn own_entries(group: &Group) -> Vec<Value> {
+    let dump = group.flight_record();
+    let entries = dump["entries"].as_array().unwrap().clone();
+    entries.into_iter().filter(|entry| entry["rank"] == group.rank()).collect()
+}
+
+#[test]
+fn call_on_byte_strings_is_one_entry_with_its_size() {
+    static BYTES: [u8; 6] = [7; 6];
+    run("transport=inproc", 3, |group| {
+        let me = group.rank();
+        let mine = Src::from(&BYTES[..=me]);
+        let blocks = (me == 0).then(|| (1..=3).map(|len| Src::from(&BYTES[..len])).collect());
+        let options = CallOptions::default();
+        for call in [
+            BytesCall::all_gather(mine),
+            BytesCall::broadcast(mine, 1),
+            BytesCall::gather(mine, 2),
+            BytesCall::scatter(blocks, 0),
+        ] {
+            group.run_bytes(&call, &options).unwrap();
+        }
+        let entries = own_entries(group);
+        let texts: Vec<&str> =
+            entries.iter().map(|entry| entry["description"].as_str().unwrap()).collect();
+        // Only the root of a gather or a scatter knows the size of all strings.
+        let known = |root: usize| if me == root { ", 6 bytes" } else { "" };
+        let expected = [
+            "all_gather_bytes #1 (6 bytes)".to_owned(),
+            "broadcast_bytes #3 (root 1, 2 bytes)".to_owned(),
+            format!("gather_bytes #5 (root 2{})", known(2)),
+            format!("scatter_bytes #7 (root 0{})", known(0)),
+        ];
+        assert_eq!(texts, expected);
+        let fields = |name: &str| entries.iter().map(|it| it[name].clone()).collect::<Vec<_>>();
+        assert_eq!(fields("sequence"), [1, 3, 5, 7]);
+        assert_eq!(fields("dtype"), ["u8"; 4]);
+        assert_eq!(fields("state"), ["done"; 4]);
+        assert_eq!((&entries[0]["bytes"], &entries[1]["bytes"]), (&6.into(), &2.into()));
+        assert_eq!(entries[2]["bytes"].as_u64(), (me == 2).then_some(6));
+        // The comparison of calls finds each call of the history once.
+        let summary = take_call_summary(group.id(), me).unwrap();
+        let last_calls = &summary.last_calls;
+        let sum = last_calls.iter().fold(0_u64, |sum, call| sum.wrapping_add(call.hash));
+        assert_eq!((summary.sum.calls, summary.sum.hash), (last_calls.len() as u64, sum));
+    });
 }

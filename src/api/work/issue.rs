@@ -33,8 +33,15 @@ pub(in crate::api) trait OperationTask: Send + Debug + 'static {
         descriptor.to_string()
     }
 
-    /// Runs the task. The caller has the turn of the group's queue.
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()>;
+    /// Runs the task. The caller has the turn of the group's queue. `record` is the task's record
+    /// in the flight recorder.
+    fn run(
+        &mut self,
+        group: &Group,
+        first: Descriptor,
+        deadline: &Deadline,
+        record: &OperationRecord,
+    ) -> Result<()>;
 }
 
 /// Puts a task into its group's queue.
@@ -114,7 +121,7 @@ impl<T: OperationTask> QueueJob for TaskJob<T> {
         let Self { group, deadline, descriptor, record, task } = &mut *self;
         let group = &*group;
         record.mark_running();
-        let outcome = group.run_catching_panics(|| task.run(group, *descriptor, deadline));
+        let outcome = group.run_catching_panics(|| task.run(group, *descriptor, deadline, record));
         self.finish(outcome, Some(turn));
     }
 

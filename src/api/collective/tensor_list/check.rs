@@ -6,6 +6,7 @@ use super::{ListCall, ListTensor, MAX_LIST_TENSORS, MAX_TENSOR_DIMS, MAX_TENSOR_
 use crate::api::collective::call::{BufferLocation, CallOptions};
 use crate::api::group::process_group::Group;
 use crate::api::observe::debug::in_flight_buffers;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::callbacks;
 use crate::backend::SupportQuery;
 use crate::base::deadline::LazyDeadline;
@@ -34,7 +35,7 @@ impl Group {
         let completion = EnqueuedOperationSlot::new();
         let describe = |sequence| call.descriptor(sequence, options.label);
         let title = |first: &Descriptor| call.title(first);
-        let run = |first: &Descriptor, deadline: &LazyDeadline| {
+        let run = |first: &Descriptor, deadline: &LazyDeadline, _: &OperationRecord| {
             ListTurn {
                 group: self,
                 call: &call,

@@ -1,22 +1,25 @@
 //! Converts the entries of the flight recorder (one entry per operation) to JSON.
 
-use super::message_words::{MESSAGE_KIND, decode_message};
+use super::message_words::decode_message;
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, short_group_id};
 use super::snapshot::EntrySnapshot;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
+use crate::base::dtype::DataType;
 use crate::base::ids::GroupId;
 use crate::base::label::Label;
 use crate::transport::{CountSpec, Descriptor};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
-/// Converts the encoded operation (`words`) and its label to JSON. Returns `None` for invalid
-/// words.
-fn describe_words(words: [u64; 4], label: Label) -> Option<Value> {
-    if words[0] & 0xff != MESSAGE_KIND {
-        return Descriptor::decode([words[0], words[1], words[2]])
-            .map(|it| describe_collective(&it.with_label_text(Some(label))));
+/// Converts the operation of an entry to JSON. Returns `None` for invalid words.
+fn describe_operation(entry: &EntrySnapshot) -> Option<Value> {
+    match entry.is_collective() {
+        true => entry.descriptor().map(|descriptor| describe_collective(entry, &descriptor)),
+        false => describe_message(entry.words, entry.label),
     }
+}
+
+fn describe_message(words: [u64; 4], label: Label) -> Option<Value> {
     let message = MessageDescriptor { label, ..decode_message(words)? };
     // A receive of any length has no count.
     let count = (message.count != usize::MAX).then_some(message.count);
@@ -33,20 +36,24 @@ fn describe_words(words: [u64; 4], label: Label) -> Option<Value> {
     }))
 }
 
-fn describe_collective(descriptor: &Descriptor) -> Value {
+fn describe_collective(entry: &EntrySnapshot, descriptor: &Descriptor) -> Value {
+    let mut dtype = descriptor.dtype;
     let count = match descriptor.count_spec {
         CountSpec::Count(count) => Some(count),
         CountSpec::Counts { total, .. } => Some(total),
-        CountSpec::Lengths => Some(1),
+        CountSpec::Lengths => {
+            dtype = Some(DataType::U8);
+            entry.details().total_bytes
+        }
         CountSpec::Pairwise | CountSpec::Operator | CountSpec::TensorList => None,
     };
-    let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
+    let element = dtype.map_or(1, |dtype| dtype.size() as u64);
     json!({
         "kind": "collective",
         "sequence": descriptor.sequence,
-        "operation": descriptor.kind.name(),
-        "description": descriptor.to_string(),
-        "dtype": descriptor.dtype.map(|dtype| dtype.name()),
+        "operation": descriptor.call_name(),
+        "description": entry.describe_call(descriptor),
+        "dtype": dtype.map(|dtype| dtype.name()),
         "op": descriptor.op.map(|op| op.name()),
         "root": descriptor.root,
         "count": count,
@@ -65,7 +72,7 @@ pub(super) fn describe_entries(group: Option<GroupId>) -> Vec<Value> {
 fn describe_entry(number: u64, wanted: Option<u64>) -> Option<Value> {
     let snapshot =
         EntrySnapshot::read(number).filter(|it| wanted.is_none_or(|wanted| wanted == it.group))?;
-    let mut json_entry = describe_words(snapshot.words, snapshot.label)?;
+    let mut json_entry = describe_operation(&snapshot)?;
     if !snapshot.label.is_none() {
         json_entry["label"] = json!(snapshot.label.text());
     }
@@ -97,7 +104,6 @@ fn describe_entry(number: u64, wanted: Option<u64>) -> Option<Value> {
 mod tests {
     use super::super::message_words::{encode_message, is_labelled};
     use super::*;
-    use crate::base::dtype::DataType;
 
     #[test]
     fn message_words_round_trip() {
@@ -111,7 +117,7 @@ mod tests {
             assert!(!is_labelled(&words));
             let label = Label::new("x").unwrap();
             assert!(is_labelled(&encode_message(&MessageDescriptor { label, ..message }, 3)));
-            let found = describe_words(words, Label::NONE).unwrap();
+            let found = describe_message(words, Label::NONE).unwrap();
             assert_eq!((&found["kind"], &found["sequence"]), (&"message".into(), &3.into()));
             assert_eq!(found["bytes"], peer.map_or(Value::Null, |_| 72.into()));
         }

@@ -16,6 +16,7 @@
 //! | file | content |
 //! |---|---|
 //! | `ring` | the entries and the clock |
+//! | `details` | the details of operations that need more room than an entry has |
 //! | `record` | the functions that record an operation |
 //! | `message_words` | the encoding of a message |
 //! | `entries` | an entry as JSON |
@@ -24,6 +25,7 @@
 //! | `dump` | the whole dump as JSON |
 //! | `dump_files` | the files of dumps, written at failures and on a trigger |
 
+mod details;
 mod dump;
 mod dump_files;
 mod entries;

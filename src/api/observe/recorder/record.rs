@@ -4,6 +4,7 @@
 //! Recording takes about ten relaxed stores to one entry that no other thread writes. The entry's
 //! stamp is 0 while the entry is written, so a reader drops an incomplete entry.
 
+use super::details::update_details;
 use super::groups::group_name;
 use super::message_words::encode_message;
 use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};
@@ -116,6 +117,14 @@ impl OperationRecord {
     #[must_use]
     pub(in crate::api) fn with_span(self, span: OperationSpan) -> Self {
         Self { span: Some(Box::new(span)), ..self }
+    }
+
+    /// Records the total size of the byte strings of the call, when this rank knows it.
+    pub(in crate::api) fn set_total_bytes(&self, total_bytes: u64) {
+        update_details(self.number, |details| details.total_bytes = Some(total_bytes));
+        if let Some(span) = &self.span {
+            span.set_total_bytes(total_bytes);
+        }
     }
 
     /// Logs the issue of the operation at level TRACE. If the level is DEBUG or TRACE, the end is

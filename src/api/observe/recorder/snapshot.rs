@@ -1,18 +1,20 @@
 //! A consistent copy of one entry of the flight recorder, and a description of the entry's
 //! operation.
 
+use super::details::{EntryDetails, read_details};
 use super::message_words::{MESSAGE_KIND, decode_message, is_labelled};
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
 use crate::api::observe::call_history::call_hash;
 use crate::base::error::ErrorKind;
 use crate::base::label::{Label, LabelSuffix};
-use crate::transport::Descriptor;
+use crate::transport::{CountSpec, Descriptor};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 /// A copy of one entry.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct EntrySnapshot {
+    number: u64,
     pub(in crate::api) group: u64,
     pub(in crate::api) rank: u64,
     pub(super) words: [u64; 4],
@@ -42,6 +44,7 @@ impl EntrySnapshot {
             false => None,
         };
         let snapshot = Self {
+            number,
             group: load(&entry.group),
             rank: load(&entry.rank),
             words,
@@ -65,8 +68,13 @@ impl EntrySnapshot {
         self.descriptor().map_or(0, |descriptor| call_hash(&descriptor))
     }
 
+    /// Returns the details of the operation.
+    pub(super) fn details(&self) -> EntryDetails {
+        read_details(self.number)
+    }
+
     /// Returns the descriptor of a collective; `None` for invalid words.
-    fn descriptor(&self) -> Option<Descriptor> {
+    pub(super) fn descriptor(&self) -> Option<Descriptor> {
         let [first, second, third, _] = self.words;
         let known = Descriptor::decode([first, second, third])?;
         Some(known.with_label_text(Some(self.label)))
@@ -108,7 +116,7 @@ impl EntrySnapshot {
     /// Returns a description of the operation for log and error texts.
     pub(in crate::api) fn describe_operation(&self) -> String {
         if self.is_collective() {
-            return self.descriptor().map_or("something".to_owned(), |it| it.to_string());
+            return self.descriptor().map_or("something".to_owned(), |it| self.describe_call(&it));
         }
         let sequence = self.sequence();
         let Some(message) = decode_message(self.words) else { return "a message".to_owned() };
@@ -118,6 +126,22 @@ impl EntrySnapshot {
             Some(peer) => format!("{verb} #{sequence}{label} {towards} rank {peer}"),
             None => format!("{verb} #{sequence}{label} from any rank"),
         }
+    }
+}
+
+impl EntrySnapshot {
+    /// Returns a description of a collective. A call on byte strings has the name and the size of
+    /// the call, and not those of its first operation.
+    pub(super) fn describe_call(&self, descriptor: &Descriptor) -> String {
+        if descriptor.count_spec != CountSpec::Lengths {
+            return descriptor.to_string();
+        }
+        let Descriptor { sequence, root, label, .. } = *descriptor;
+        let root = root.map(|root| format!("root {root}"));
+        let bytes = self.details().total_bytes.map(|bytes| format!("{bytes} bytes"));
+        let parts: Vec<String> = root.into_iter().chain(bytes).collect();
+        let name = format!("{} #{sequence}{}", descriptor.call_name(), LabelSuffix(label));
+        if parts.is_empty() { name } else { format!("{name} ({})", parts.join(", ")) }
     }
 }
 

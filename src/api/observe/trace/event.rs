@@ -25,6 +25,8 @@ pub(super) struct TraceEvent {
 pub(super) enum TraceEventKind {
     Collective {
         descriptor: Descriptor,
+        /// The total size of the byte strings of a call, if this rank knows it.
+        total_bytes: Option<u64>,
         /// The start of the operation's turn, in which it runs as the group's only operation.
         /// `None` if the operation had no turn.
         turn: Option<Instant>,

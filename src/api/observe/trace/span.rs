@@ -9,8 +9,8 @@ use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::transport::Descriptor;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The minimum duration of a wait in the trace. Shorter waits are not visible in a viewer.
@@ -24,6 +24,8 @@ pub(in crate::api) struct OperationSpan {
     began: Instant,
     subject: SpanSubject,
     has_turn: AtomicBool,
+    /// The total size of the byte strings of a call.
+    total_bytes: OnceLock<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +61,8 @@ impl OperationSpan {
     fn begin(track: &Arc<GroupTrack>, subject: SpanSubject) -> Self {
         let lane = track.take_lane(subject.lane_kind());
         let has_turn = AtomicBool::new(false);
-        Self { track: Arc::clone(track), lane, began: Instant::now(), subject, has_turn }
+        let (track, began, total_bytes) = (Arc::clone(track), Instant::now(), OnceLock::new());
+        Self { track, lane, began, subject, has_turn, total_bytes }
     }
 
     /// Records the start of the operation's turn. Until the turn ends, the algorithm and the waits
@@ -68,6 +71,12 @@ impl OperationSpan {
         let turn = TracedTurn { lane: self.lane, began: Instant::now(), algorithm: None };
         *self.track.lock_turn() = Some(turn);
         self.has_turn.store(true, Ordering::Relaxed);
+    }
+
+    /// Records the total size of the byte strings of the call.
+    pub(in crate::api) fn set_total_bytes(&self, total_bytes: u64) {
+        // A call sets its size once.
+        self.total_bytes.get_or_init(|| total_bytes);
     }
 
     /// Ends the span and records it.
@@ -81,6 +90,7 @@ impl OperationSpan {
         let kind = match self.subject {
             SpanSubject::Collective(descriptor) => TraceEventKind::Collective {
                 descriptor,
+                total_bytes: self.total_bytes.get().copied(),
                 turn: turn.map(|turn| turn.began),
                 algorithm: turn.and_then(|turn| turn.algorithm),
                 failure,

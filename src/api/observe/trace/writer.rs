@@ -21,6 +21,7 @@
 use super::event::{TraceEvent, TraceEventKind};
 use super::track::{GroupTrack, LANES_PER_KIND};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
+use crate::base::dtype::DataType;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelledName};
@@ -150,13 +151,13 @@ impl<W: Write> TraceWriter<W> {
 
     fn write_event(&mut self, event: &TraceEvent) -> io::Result<()> {
         match &event.kind {
-            TraceEventKind::Collective { descriptor, turn, algorithm, failure } => {
-                let mut args = collective_args(&event.track, descriptor);
+            TraceEventKind::Collective { descriptor, total_bytes, turn, algorithm, failure } => {
+                let mut args = collective_args(&event.track, descriptor, *total_bytes);
                 args.insert("algorithm".into(), json!(algorithm));
                 if let Some(turn) = turn {
                     args.insert("started_us".into(), json!(self.monotonic_us(*turn)));
                 }
-                let (name, label) = (descriptor.kind.name(), descriptor.label);
+                let (name, label) = (descriptor.call_name(), descriptor.label);
                 let name = LabelledName { name, label }.to_string();
                 self.write_span(event, "collective", &name, args, failure.as_deref())?;
                 self.write_phases(event, *turn, failure.is_some())
@@ -218,8 +219,7 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Writes the phases of an operation: the wait for its turn, and the work. An operation without
-    /// a turn that succeeded has no phases: it is the second operation of a call and ran in the
-    /// turn of the first.
+    /// a turn that succeeded has no phases.
     fn write_phases(
         &mut self,
         event: &TraceEvent,
@@ -297,18 +297,26 @@ fn thread_id(event: &TraceEvent) -> Option<u32> {
     )
 }
 
-fn collective_args(track: &GroupTrack, descriptor: &Descriptor) -> Map<String, Value> {
+fn collective_args(
+    track: &GroupTrack,
+    descriptor: &Descriptor,
+    total_bytes: Option<u64>,
+) -> Map<String, Value> {
+    let mut dtype = descriptor.dtype;
     let count = match descriptor.count_spec {
         CountSpec::Count(count) => Some(count),
         CountSpec::Counts { total, .. } => Some(total),
-        CountSpec::Lengths => Some(1),
+        CountSpec::Lengths => {
+            dtype = Some(DataType::U8);
+            total_bytes
+        }
         CountSpec::Pairwise | CountSpec::Operator | CountSpec::TensorList => None,
     };
-    let element = descriptor.dtype.map_or(1, |dtype| dtype.size()) as u64;
+    let element = dtype.map_or(1, |dtype| dtype.size()) as u64;
     let mut args = group_args(track, descriptor.sequence);
     args.insert("count".into(), json!(count));
     args.insert("bytes".into(), json!(count.map(|count| count.saturating_mul(element))));
-    args.insert("dtype".into(), json!(descriptor.dtype.map(|dtype| dtype.name())));
+    args.insert("dtype".into(), json!(dtype.map(|dtype| dtype.name())));
     args.insert("op".into(), json!(descriptor.op.map(|op| op.name())));
     args.insert("root".into(), json!(descriptor.root));
     add_label(&mut args, &descriptor.label);
