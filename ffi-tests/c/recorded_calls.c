@@ -87,6 +87,29 @@ static void check_byte_strings(const char *dump, const char *trace)
     CHECK(strstr(trace, "all_gather_v") == NULL && strstr(trace, "\"broadcast\"") == NULL);
 }
 
+/* Rank 1 enters the second barrier after rank 0 has given up. */
+static void meet_in_monitored_barriers(const struct rank *me)
+{
+    CHECK_OK(dist_monitored_barrier(me->group, 0, 1, NULL, NULL));
+    if (me->rank == 1) {
+        CHECK_OK(dist_barrier(me->group, NULL, NULL));
+    }
+    CHECK_STATUS(dist_monitored_barrier(me->group, 50, 1, NULL, NULL), DIST_ERR_TIMEOUT);
+    if (me->rank == 0) {
+        CHECK_OK(dist_barrier(me->group, NULL, NULL));
+    }
+}
+
+static void check_monitored_barriers(const char *dump, const char *trace)
+{
+    CHECK(count_of(dump, "\"kind\":\"monitored_barrier\"") == 2 * RANKS);
+    CHECK(count_of(dump, "\"monitored_barrier #2\"") == RANKS);
+    CHECK(count_of(dump, "\"timeout_ms\":50") == RANKS);
+    CHECK(count_of(dump, "\"missing\":[1]") == RANKS && count_of(dump, "\"missing\":[]") == RANKS);
+    CHECK(count_of(trace, "\"name\":\"monitored_barrier\"") == 2 * RANKS);
+    CHECK(count_of(trace, "\"missing\":[1]") == RANKS && count_of(trace, "\"timeout_ms\":50") == RANKS);
+}
+
 static void *run_all_checks(void *arg)
 {
     static char dump[MAX_TEXT], trace[MAX_TEXT];
@@ -95,6 +118,10 @@ static void *run_all_checks(void *arg)
     record_calls(me, call_with_byte_strings, dump, trace);
     if (me->rank == 0) {
         check_byte_strings(dump, trace);
+    }
+    record_calls(me, meet_in_monitored_barriers, dump, trace);
+    if (me->rank == 0) {
+        check_monitored_barriers(dump, trace);
     }
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
     CHECK_OK(dist_group_release(me->group));

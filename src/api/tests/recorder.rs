@@ -5,6 +5,7 @@ use super::ranks::run;
 use super::*;
 use crate::api::collective::bytes::BytesCall;
 use crate::api::observe::recorder::take_call_summary;
+use std::time::Duration;
 
 /// Returns the only group of a dump.
 fn group_in(dump: &Value) -> &Value {
@@ -111,5 +112,41 @@ fn call_on_byte_strings_is_one_entry_with_its_size() {
         let last_calls = &summary.last_calls;
         let sum = last_calls.iter().fold(0_u64, |sum, call| sum.wrapping_add(call.hash));
         assert_eq!((summary.sum.calls, summary.sum.hash), (last_calls.len() as u64, sum));
+    });
+}
+
+#[test]
+fn monitored_barriers_are_entries_with_the_missing_ranks() {
+    let failed = std::sync::Barrier::new(3);
+    run("transport=inproc", 3, |group| {
+        let me = group.rank();
+        assert!(group.monitored_barrier(Some(Duration::from_secs(20)), true).is_ok());
+        if me == 1 {
+            failed.wait();
+        }
+        assert!(group.monitored_barrier(Some(Duration::from_millis(150)), true).is_err());
+        if me != 1 {
+            failed.wait();
+        }
+        let entries = own_entries(group);
+        assert_eq!(entries.len(), 2, "{entries:?}");
+        for (entry, number) in entries.iter().zip(1..) {
+            assert_eq!(entry["kind"], "monitored_barrier");
+            assert_eq!(entry["sequence"], number);
+            assert_eq!(entry["description"], format!("monitored_barrier #{number}"));
+        }
+        let [done, failed] = &entries[..] else { panic!("{entries:?}") };
+        assert_eq!((&done["state"], &done["timeout_ms"]), (&"done".into(), &20_000.into()));
+        assert_eq!((&done["missing"], &done["missing_count"]), (&Value::Array(vec![]), &0.into()));
+        assert_eq!((&failed["state"], &failed["error"]), (&"failed".into(), &"Timeout".into()));
+        assert_eq!((&failed["timeout_ms"], &failed["culprit"]), (&150.into(), &1.into()));
+        assert_eq!(failed["missing"].as_array().unwrap()[..], [Value::from(1)]);
+        assert_eq!(failed["missing_count"], 1);
+        // The coordinator waits for the others until its timeout.
+        let times = ["issued_ns", "ended_ns"].map(|name| failed[name].as_u64().unwrap());
+        assert!(me != 0 || times[1] - times[0] >= 150_000_000, "{failed}");
+        // The barriers are no collectives: the group's calls do not contain them.
+        let summary = take_call_summary(group.id(), me).unwrap();
+        assert_eq!((summary.sum.calls, summary.last_calls.len()), (0, 0));
     });
 }

@@ -7,14 +7,22 @@
 //! operation, so a reader does not take the details of an earlier operation.
 
 use super::ring::MAX_ENTRIES;
+use crate::base::ids::Rank;
 use crate::base::sync::lock;
 use std::sync::{LazyLock, Mutex, MutexGuard};
+
+/// The maximum number of missing ranks in the details of a monitored barrier.
+pub(super) const MAX_MISSING: usize = 64;
 
 /// The details of one operation. A value is `None` if it is not known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EntryDetails {
     /// The total size of the byte strings of a call.
     pub(super) total_bytes: Option<u64>,
+    /// The missing ranks of a monitored barrier that has failed, at most [`MAX_MISSING`].
+    pub(super) missing: Vec<Rank>,
+    /// The number of all missing ranks.
+    pub(super) missing_count: usize,
 }
 
 /// The details of the operation with this number.

@@ -2,7 +2,7 @@
 
 use super::message_words::decode_message;
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, short_group_id};
-use super::snapshot::EntrySnapshot;
+use super::snapshot::{EntryKind, EntrySnapshot};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::dtype::DataType;
 use crate::base::ids::GroupId;
@@ -13,10 +13,26 @@ use std::sync::atomic::Ordering;
 
 /// Converts the operation of an entry to JSON. Returns `None` for invalid words.
 fn describe_operation(entry: &EntrySnapshot) -> Option<Value> {
-    match entry.is_collective() {
-        true => entry.descriptor().map(|descriptor| describe_collective(entry, &descriptor)),
-        false => describe_message(entry.words, entry.label),
+    match entry.kind() {
+        EntryKind::Collective => {
+            entry.descriptor().map(|descriptor| describe_collective(entry, &descriptor))
+        }
+        EntryKind::Message => describe_message(entry.words, entry.label),
+        EntryKind::MonitoredBarrier => Some(describe_monitored_barrier(entry)),
     }
+}
+
+fn describe_monitored_barrier(entry: &EntrySnapshot) -> Value {
+    let details = entry.details();
+    json!({
+        "kind": "monitored_barrier",
+        "sequence": entry.sequence(),
+        "operation": "monitored_barrier",
+        "description": entry.describe_operation(),
+        "timeout_ms": entry.barrier_timeout_ms(),
+        "missing": details.missing,
+        "missing_count": details.missing_count,
+    })
 }
 
 fn describe_message(words: [u64; 4], label: Label) -> Option<Value> {

@@ -4,9 +4,9 @@
 //! Recording takes about ten relaxed stores to one entry that no other thread writes. The entry's
 //! stamp is 0 while the entry is written, so a reader drops an incomplete entry.
 
-use super::details::update_details;
+use super::details::{MAX_MISSING, update_details};
 use super::groups::group_name;
-use super::message_words::encode_message;
+use super::message_words::{MONITORED_BARRIER_KIND, encode_message};
 use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};
 use super::ring::{entry, recorder_now_ns, short_group_id};
 use super::snapshot::EntrySnapshot;
@@ -79,6 +79,16 @@ pub fn begin_message(
     begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true).with_log()
 }
 
+/// Records that a monitored barrier begins.
+pub(in crate::api) fn begin_monitored_barrier(
+    origin: OperationOrigin,
+    number: u64,
+    timeout_ms: u64,
+) -> OperationRecord {
+    let words = [MONITORED_BARRIER_KIND, timeout_ms, number, 0];
+    begin_encoded(RecorderSlot::reserve(), origin, &words, &Label::NONE, true).with_log()
+}
+
 /// Records the issue of an operation that is already encoded as words, and its label. The log does
 /// not get this operation.
 #[inline]
@@ -124,6 +134,17 @@ impl OperationRecord {
         update_details(self.number, |details| details.total_bytes = Some(total_bytes));
         if let Some(span) = &self.span {
             span.set_total_bytes(total_bytes);
+        }
+    }
+
+    /// Records the ranks that are missing in a monitored barrier.
+    pub(in crate::api) fn set_missing(&self, missing: &[Rank]) {
+        update_details(self.number, |details| {
+            details.missing = missing.iter().take(MAX_MISSING).copied().collect();
+            details.missing_count = missing.len();
+        });
+        if let Some(span) = &self.span {
+            span.set_missing(missing);
         }
     }
 

@@ -2,7 +2,7 @@
 //! operation.
 
 use super::details::{EntryDetails, read_details};
-use super::message_words::{MESSAGE_KIND, decode_message, is_labelled};
+use super::message_words::{MESSAGE_KIND, MONITORED_BARRIER_KIND, decode_message, is_labelled};
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
 use crate::api::observe::call_history::call_hash;
 use crate::base::error::ErrorKind;
@@ -10,6 +10,14 @@ use crate::base::label::{Label, LabelSuffix};
 use crate::transport::{CountSpec, Descriptor};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
+
+/// The kinds of operations in the recorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::api) enum EntryKind {
+    Collective,
+    Message,
+    MonitoredBarrier,
+}
 
 /// A copy of one entry.
 #[derive(Clone, Copy, Debug)]
@@ -58,9 +66,23 @@ impl EntrySnapshot {
         (load(&entry.stamp) == number + 1).then_some(snapshot)
     }
 
-    /// Returns whether the operation is a collective and not a message.
+    /// Returns the kind of the operation.
+    pub(in crate::api) fn kind(&self) -> EntryKind {
+        match self.words[0] & 0xff {
+            MESSAGE_KIND => EntryKind::Message,
+            MONITORED_BARRIER_KIND => EntryKind::MonitoredBarrier,
+            _ => EntryKind::Collective,
+        }
+    }
+
+    /// Returns whether the operation is a collective of the group's queue.
     pub(in crate::api) fn is_collective(&self) -> bool {
-        self.words[0] & 0xff != MESSAGE_KIND
+        self.kind() == EntryKind::Collective
+    }
+
+    /// Returns the timeout of a monitored barrier in milliseconds.
+    pub(super) fn barrier_timeout_ms(&self) -> u64 {
+        self.words[1]
     }
 
     /// Returns the hash of a collective in the group's call history; 0 for invalid words.
@@ -86,9 +108,9 @@ impl EntrySnapshot {
     }
 
     /// Returns the key of the operation's queue: its group, this process's rank in the group, and
-    /// whether it is a collective.
-    pub(in crate::api) fn queue_key(&self) -> (u64, u64, bool) {
-        (self.group, self.rank, self.is_collective())
+    /// its kind.
+    pub(in crate::api) fn queue_key(&self) -> (u64, u64, EntryKind) {
+        (self.group, self.rank, self.kind())
     }
 
     /// Returns the sequence number in the group.
@@ -115,10 +137,15 @@ impl EntrySnapshot {
 
     /// Returns a description of the operation for log and error texts.
     pub(in crate::api) fn describe_operation(&self) -> String {
-        if self.is_collective() {
-            return self.descriptor().map_or("something".to_owned(), |it| self.describe_call(&it));
-        }
         let sequence = self.sequence();
+        match self.kind() {
+            EntryKind::Collective => {
+                let descriptor = self.descriptor();
+                return descriptor.map_or("something".to_owned(), |it| self.describe_call(&it));
+            }
+            EntryKind::MonitoredBarrier => return format!("monitored_barrier #{sequence}"),
+            EntryKind::Message => {}
+        }
         let Some(message) = decode_message(self.words) else { return "a message".to_owned() };
         let (verb, towards) = if message.is_outgoing { ("send", "to") } else { ("recv", "from") };
         let label = LabelSuffix(self.label);

@@ -38,6 +38,12 @@ pub(super) enum TraceEventKind {
         sequence: u64,
         failure: Option<Box<Error>>,
     },
+    MonitoredBarrier {
+        number: u64,
+        timeout_ms: u64,
+        missing: Box<[Rank]>,
+        failure: Option<Box<Error>>,
+    },
     Wait {
         rank: Rank,
     },

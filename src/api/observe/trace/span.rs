@@ -26,18 +26,21 @@ pub(in crate::api) struct OperationSpan {
     has_turn: AtomicBool,
     /// The total size of the byte strings of a call.
     total_bytes: OnceLock<u64>,
+    /// The missing ranks of a monitored barrier.
+    missing: OnceLock<Box<[Rank]>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum SpanSubject {
     Collective(Descriptor),
     Message(MessageDescriptor, u64),
+    MonitoredBarrier { number: u64, timeout_ms: u64 },
 }
 
 impl SpanSubject {
     const fn lane_kind(&self) -> LaneKind {
         match self {
-            Self::Collective(_) => LaneKind::Collectives,
+            Self::Collective(_) | Self::MonitoredBarrier { .. } => LaneKind::Collectives,
             Self::Message(..) => LaneKind::Messages,
         }
     }
@@ -58,11 +61,21 @@ impl OperationSpan {
         Self::begin(track, SpanSubject::Message(*message, sequence))
     }
 
+    /// Starts the span of a monitored barrier.
+    pub(in crate::api) fn monitored_barrier(
+        track: &Arc<GroupTrack>,
+        number: u64,
+        timeout_ms: u64,
+    ) -> Self {
+        Self::begin(track, SpanSubject::MonitoredBarrier { number, timeout_ms })
+    }
+
     fn begin(track: &Arc<GroupTrack>, subject: SpanSubject) -> Self {
         let lane = track.take_lane(subject.lane_kind());
         let has_turn = AtomicBool::new(false);
         let (track, began, total_bytes) = (Arc::clone(track), Instant::now(), OnceLock::new());
-        Self { track, lane, began, subject, has_turn, total_bytes }
+        let missing = OnceLock::new();
+        Self { track, lane, began, subject, has_turn, total_bytes, missing }
     }
 
     /// Records the start of the operation's turn. Until the turn ends, the algorithm and the waits
@@ -77,6 +90,11 @@ impl OperationSpan {
     pub(in crate::api) fn set_total_bytes(&self, total_bytes: u64) {
         // A call sets its size once.
         self.total_bytes.get_or_init(|| total_bytes);
+    }
+
+    /// Records the missing ranks of a monitored barrier.
+    pub(in crate::api) fn set_missing(&self, missing: &[Rank]) {
+        self.missing.get_or_init(|| missing.into());
     }
 
     /// Ends the span and records it.
@@ -97,6 +115,10 @@ impl OperationSpan {
             },
             SpanSubject::Message(message, sequence) => {
                 TraceEventKind::Message { message, sequence, failure }
+            }
+            SpanSubject::MonitoredBarrier { number, timeout_ms } => {
+                let missing = self.missing.get().cloned().unwrap_or_default();
+                TraceEventKind::MonitoredBarrier { number, timeout_ms, missing, failure }
             }
         };
         let (track, lane, began) = (Arc::clone(&self.track), self.lane, self.began);

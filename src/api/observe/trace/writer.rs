@@ -166,6 +166,13 @@ impl<W: Write> TraceWriter<W> {
                 let (name, args) = message_args(&event.track, message, *sequence);
                 self.write_span(event, "message", &name, args, failure.as_deref())
             }
+            TraceEventKind::MonitoredBarrier { number, timeout_ms, missing, failure } => {
+                let mut args = group_args(&event.track, *number);
+                args.insert("timeout_ms".into(), json!(timeout_ms));
+                args.insert("missing".into(), json!(missing));
+                let name = "monitored_barrier";
+                self.write_span(event, name, name, args, failure.as_deref())
+            }
             TraceEventKind::Wait { rank } => {
                 let name = format!("wait for rank {}", event.track.global_rank(*rank));
                 let args = json!({ "rank": rank, "group": event.track.name });
