@@ -64,9 +64,9 @@ static void call_with_byte_strings(const struct rank *me)
 {
     dist_blob_t *blob = NULL;
     dist_work_t *work = NULL;
-    CHECK_OK(dist_all_gather_bytes(me->group, "abcdefg", me->rank == 0 ? 3 : 7, &blob, NULL, NULL));
+    CHECK_OK(dist_all_gather_bytes(me->group, "abcdefg", me->rank == 0 ? 4 : 6, &blob, NULL, NULL));
     CHECK_OK(dist_blob_release(blob));
-    CHECK_OK(dist_broadcast_bytes(me->group, "abcdefg", 5, 1, &blob, NULL, &work));
+    CHECK_OK(dist_broadcast_bytes(me->group, "abcdefg", 2, 1, &blob, NULL, &work));
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_work_release(work));
     CHECK_OK(dist_blob_release(blob));
@@ -77,7 +77,7 @@ static void check_byte_strings(const char *dump, const char *trace)
     CHECK(count_of(dump, "\"operation\":\"all_gather_bytes\"") == RANKS);
     CHECK(count_of(dump, "\"operation\":\"broadcast_bytes\"") == RANKS);
     CHECK(count_of(dump, "(10 bytes)\"") == RANKS && count_of(dump, "\"bytes\":10,") == RANKS);
-    CHECK(count_of(dump, "(root 1, 5 bytes)\"") == RANKS);
+    CHECK(count_of(dump, "(root 1, 2 bytes)\"") == RANKS);
     /* The operations that a call consists of are not shown. */
     CHECK(strstr(dump, "all_gather_v") == NULL && strstr(dump, "\"broadcast\"") == NULL);
     CHECK(strstr(dump, "lengths") == NULL);
@@ -110,6 +110,34 @@ static void check_monitored_barriers(const char *dump, const char *trace)
     CHECK(count_of(trace, "\"missing\":[1]") == RANKS && count_of(trace, "\"timeout_ms\":50") == RANKS);
 }
 
+/* Rank 0 gives 3 elements, and rank 1 gives 5. */
+static void call_with_sizes(const struct rank *me)
+{
+    const int64_t shape[2] = { 2, 4 };
+    const size_t counts[RANKS] = { 3, 5 };
+    float data[8] = { 0 }, first[3], second[5], all[14];
+    void *outputs[RANKS];
+    dist_tensor_t tensor = DIST_TENSOR_INIT;
+    outputs[0] = first;
+    outputs[1] = second;
+    CHECK_OK(dist_all_gather(me->group, data, all, 7, DIST_F32, NULL, NULL));
+    CHECK_OK(dist_all_gather_v(me->group, data, outputs, counts, DIST_F32, NULL, NULL));
+    tensor.name = "weights";
+    tensor.data = data;
+    tensor.shape = shape;
+    tensor.n_shape = 2;
+    tensor.dtype = DIST_F32;
+    CHECK_OK(dist_broadcast_list(me->group, &tensor, 1, 0, NULL, NULL));
+}
+
+static void check_sizes(const char *text)
+{
+    CHECK(count_of(text, "\"input_sizes\":[[7]]") == RANKS && count_of(text, "\"output_sizes\":[[2,7]]") == RANKS);
+    CHECK(count_of(text, "\"input_sizes\":[[3]]") == 1 && count_of(text, "\"input_sizes\":[[5]]") == 1);
+    CHECK(count_of(text, "\"output_sizes\":[[3],[5]]") == RANKS);
+    CHECK(count_of(text, "\"input_sizes\":[[2,4]]") == 1 && count_of(text, "\"output_sizes\":[[2,4]]") == RANKS);
+}
+
 static void *run_all_checks(void *arg)
 {
     static char dump[MAX_TEXT], trace[MAX_TEXT];
@@ -118,6 +146,11 @@ static void *run_all_checks(void *arg)
     record_calls(me, call_with_byte_strings, dump, trace);
     if (me->rank == 0) {
         check_byte_strings(dump, trace);
+    }
+    record_calls(me, call_with_sizes, dump, trace);
+    if (me->rank == 0) {
+        check_sizes(dump);
+        check_sizes(trace);
     }
     record_calls(me, meet_in_monitored_barriers, dump, trace);
     if (me->rank == 0) {

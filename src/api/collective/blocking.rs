@@ -31,7 +31,7 @@ impl Group {
         let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer = CallObserver::new(&self.observer, &descriptor, &deadline);
+        let observer = CallObserver::new(&self.observer, &call, &descriptor, &deadline);
         let completion_slot = EnqueuedOperationSlot::new();
         let mut operation = call.operation(descriptor, options, self.name(), &deadline, &observer);
         operation.enqueue_request = call.device_launch(&completion_slot, ready_event.as_deref());

@@ -29,6 +29,7 @@
 
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::{CallSizes, flat_sizes};
 use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::callbacks;
 use crate::base::buffer::{Dst, Src};
@@ -175,6 +176,8 @@ impl<'a> BytesCall<'a> {
     ) -> Result<ByteStrings> {
         group.await_all_arrivals(&first, deadline.get_or_start())?;
         let lengths = self.exchange_lengths(group, first, deadline)?;
+        let outputs = lengths.iter().flatten().map(|&length| vec![length]).collect();
+        record.add_sizes(&CallSizes { inputs: None, outputs: Some(outputs) });
         if let Some(total_bytes) = self.total_bytes(group.rank(), lengths.as_deref()) {
             record.set_total_bytes(total_bytes);
         }
@@ -188,6 +191,21 @@ impl<'a> BytesCall<'a> {
         let descriptor = call.descriptor(first.sequence + 1, first.label);
         group.run_part(&call, descriptor, deadline)?;
         Ok(strings)
+    }
+
+    /// Returns the sizes of this rank's inputs. The outputs are known only after the exchange of
+    /// lengths.
+    pub(super) fn input_sizes(&self, rank: Rank) -> CallSizes {
+        let is_root = self.root == Some(rank);
+        let own = [self.bytes];
+        let inputs: &[Src<'_>] = match (self.kind, &self.blocks) {
+            (OpKind::Scatter, Some(blocks)) if is_root => blocks,
+            (OpKind::Scatter, _) => &[],
+            (OpKind::Broadcast, _) if !is_root => &[],
+            _ => &own,
+        };
+        let inputs = Some(flat_sizes(inputs.iter().map(|input| input.len())));
+        CallSizes { inputs, outputs: None }
     }
 
     /// Returns the total size of all strings of the call. `received` has the lengths of the strings
@@ -332,7 +350,8 @@ impl Group {
         let run = |first: &Descriptor, deadline: &LazyDeadline, record: &OperationRecord| {
             call.run(self, *first, deadline, record)
         };
-        self.run_in_turn(OPERATIONS_PER_CALL, options, describe, title, run)
+        let sizes = call.input_sizes(self.rank());
+        self.run_in_turn(OPERATIONS_PER_CALL, options, describe, &sizes, title, run)
     }
 
     /// Checks a collective on byte strings.

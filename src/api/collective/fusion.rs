@@ -22,6 +22,7 @@ use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::prepared_call::PreparedCall;
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
 use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::Work;
 use crate::api::work::issue::{OperationTask, enqueue_task};
@@ -193,6 +194,17 @@ impl OperationTask for FusedTask {
         let first_call = self.calls[0].descriptor(sequence, self.label);
         let extent = CountSpec::of_counts(self.calls.iter().map(|call| call.count));
         Descriptor { count_spec: extent, ..first_call }
+    }
+
+    fn sizes(&self, group: &Group) -> CallSizes {
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for call in &self.calls {
+            let descriptor = call.descriptor(0, Label::NONE);
+            let sizes = CallSizes::derive(&descriptor, group.rank(), Some(group.size()));
+            inputs.extend(sizes.inputs.into_iter().flatten());
+            outputs.extend(sizes.outputs.into_iter().flatten());
+        }
+        CallSizes { inputs: Some(inputs), outputs: Some(outputs) }
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {

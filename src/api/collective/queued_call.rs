@@ -6,6 +6,7 @@ use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::operator::OperatorCall;
 use crate::api::collective::tensor_list::{ListCall, ListTurn};
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
 use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::Work;
 use crate::api::work::issue::OperationTask;
@@ -78,6 +79,15 @@ impl OperationTask for CallTask {
             QueuedCall::Bytes(call, _) => call.length_descriptor(sequence, label),
             QueuedCall::Operator(call) => call.descriptor(sequence, label),
             QueuedCall::List(call) => call.descriptor(sequence, label),
+        }
+    }
+
+    fn sizes(&self, group: &Group) -> CallSizes {
+        match &self.call {
+            QueuedCall::Buffers(call) => call.recorded_sizes(),
+            QueuedCall::Bytes(call, _) => call.input_sizes(group.rank()),
+            QueuedCall::Operator(call) => call.recorded_sizes(),
+            QueuedCall::List(call) => call.sizes(group),
         }
     }
 

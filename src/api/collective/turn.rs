@@ -8,6 +8,7 @@
 use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
 use crate::api::observe::recorder::OperationRecord;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::debug::{self, NanCheck};
@@ -84,12 +85,14 @@ impl Group {
 
     /// Takes a ticket for a blocking call of `operation_count` operations, waits for the turn, runs
     /// `run`, and records the call in the flight recorder. `describe` returns the descriptor of the
-    /// first operation. `title` returns the name of the call for error texts.
+    /// first operation. `sizes` has the sizes of the buffers, if the descriptor does not have them.
+    /// `title` returns the name of the call for error texts.
     pub(in crate::api) fn run_in_turn<T>(
         &self,
         operation_count: u64,
         options: &CallOptions,
         describe: impl FnOnce(u64) -> Descriptor,
+        sizes: &CallSizes,
         title: impl FnOnce(&Descriptor) -> String,
         run: impl FnOnce(&Descriptor, &LazyDeadline, &OperationRecord) -> Result<T>,
     ) -> Result<T> {
@@ -98,6 +101,7 @@ impl Group {
         let descriptor = describe(ticket.sequence());
         let (issued, runs) = (deadline.get_or_start().started(), self.queue.has_turn(&ticket));
         let record = self.observer.record_collective(&descriptor, issued, runs);
+        record.add_sizes(sizes);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
                 record.mark_running();

@@ -10,6 +10,7 @@
 
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
 use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::{Work, WorkKind};
 use crate::api::work::issue::{OperationTask, enqueue_task};
@@ -100,6 +101,10 @@ impl<O: ReducerOperation> OperationTask for QueuedOperation<O> {
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
         self.operation.descriptor(sequence, self.options.label)
+    }
+
+    fn sizes(&self, _group: &Group) -> CallSizes {
+        CallSizes::default()
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {

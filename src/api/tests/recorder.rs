@@ -3,8 +3,12 @@
 
 use super::ranks::run;
 use super::*;
+use crate::api::collective::batch;
 use crate::api::collective::bytes::BytesCall;
+use crate::api::collective::tensor_list::{ListCall, ListTensor};
 use crate::api::observe::recorder::take_call_summary;
+use crate::base::op::ReduceOp;
+use serde_json::json;
 use std::time::Duration;
 
 /// Returns the only group of a dump.
@@ -148,5 +152,76 @@ fn monitored_barriers_are_entries_with_the_missing_ranks() {
         // The barriers are no collectives: the group's calls do not contain them.
         let summary = take_call_summary(group.id(), me).unwrap();
         assert_eq!((summary.sum.calls, summary.last_calls.len()), (0, 0));
+    });
+}
+
+/// Runs a call with a work.
+fn run_with_work(group: &Arc<Group>, call: Call<'static>) {
+    let prepared = group.prepare(call, CallOptions::default()).unwrap();
+    let work = Arc::clone(prepared.work());
+    prepared.issue().unwrap();
+    assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
+}
+
+/// Runs two all-reduces as one fused operation.
+fn run_fused(group: &Arc<Group>) {
+    batch::begin(None).unwrap();
+    for len in [8, 12] {
+        let (data, dtype) = (Dst::from(leak_bytes(&vec![0; len])), DataType::F32);
+        let call = Call::all_reduce(data.as_src(), data, dtype, ReduceOp::Sum);
+        let call = group.prepare(call, CallOptions::default()).unwrap();
+        batch::collect_or_issue(call).unwrap();
+    }
+    let batch = batch::end().unwrap();
+    let work = Arc::clone(batch.work());
+    batch.issue(false);
+    assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
+}
+
+#[test]
+fn entries_have_the_sizes_of_inputs_and_outputs() {
+    run("transport=inproc", 2, |group| {
+        let me = group.rank();
+        let dst = |elements: usize| Dst::from(leak_bytes(&vec![0; elements * 4]));
+        let src = |elements: usize| dst(elements).as_src();
+        let (dtype, options) = (DataType::F32, CallOptions::default());
+        let run = |call: Call<'static>| group.run(call, &options).unwrap();
+        run(Call::all_gather(src(5), dst(10), dtype));
+        run(Call::gather(src(5), dst(if me == 0 { 10 } else { 0 }), dtype, 0));
+        // A count for each rank: 3 elements from rank 0, and 4 elements from rank 1.
+        run(Call::all_gather_v(src(3 + me), vec![dst(3), dst(4)], dtype));
+        run_with_work(group, Call::all_gather_v(src(3 + me), vec![dst(3), dst(4)], dtype));
+        let recvs = (me == 1).then(|| vec![dst(3), dst(4)]);
+        run(Call::gather_v(src(3 + me), recvs, dtype, 1));
+        let sends = (me == 1).then(|| vec![src(3), src(4)]);
+        run(Call::scatter_v(sends, dst(3 + me), dtype, 1));
+        let sends = vec![src(me + 1), src(me + 1)];
+        run(Call::all_to_all_v(sends, vec![dst(1), dst(2)], dtype));
+        let data = dst(6);
+        let tensor = ListTensor { name: "w".into(), dtype, shape: vec![2, 3], device: None, data };
+        group.run_list(ListCall::all_gather(vec![tensor]), &options).unwrap();
+        run_fused(group);
+        let strings = BytesCall::all_gather(Src::from(&[7; 9][..=me]));
+        group.run_bytes(&strings, &options).unwrap();
+        let entries = own_entries(group);
+        let at_root = |root: usize, sizes: Value| if me == root { sizes } else { json!([]) };
+        let own = json!([[3 + me]]);
+        let expected = [
+            (json!([[5]]), json!([[2, 5]])),
+            (json!([[5]]), at_root(0, json!([[2, 5]]))),
+            (own.clone(), json!([[3], [4]])),
+            (own.clone(), json!([[3], [4]])),
+            (own.clone(), at_root(1, json!([[3], [4]]))),
+            (at_root(1, json!([[3], [4]])), own),
+            (json!([[me + 1], [me + 1]]), json!([[1], [2]])),
+            (json!([[3]]), json!([[2, 3]])),
+            (json!([[2], [3]]), json!([[2], [3]])),
+            (json!([[me + 1]]), json!([[1], [2]])),
+        ];
+        assert_eq!(entries.len(), expected.len(), "{entries:?}");
+        for (entry, (inputs, outputs)) in entries.iter().zip(expected) {
+            let sizes = (&entry["input_sizes"], &entry["output_sizes"]);
+            assert_eq!(sizes, (&inputs, &outputs), "{entry}");
+        }
     });
 }

@@ -136,8 +136,9 @@ impl GroupBatch {
         for (collective, sequence) in collectives.iter_mut().zip(first_number..) {
             let descriptor = collective.call.descriptor(sequence, collective.options.label);
             collective.work.mark_issued(sequence, *deadline);
-            collective.record =
-                Some(group.observer.record_collective(&descriptor, deadline.started(), false));
+            let record = group.observer.record_collective(&descriptor, deadline.started(), false);
+            record.add_sizes(&collective.call.recorded_sizes());
+            collective.record = Some(record);
         }
         for message in messages {
             let sequence = group.next_message_number();

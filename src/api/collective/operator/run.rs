@@ -78,7 +78,7 @@ impl Group {
         let run = |first: &Descriptor, deadline: &LazyDeadline, _: &OperationRecord| {
             call.run(self, first, deadline, options.nan_check)
         };
-        self.run_in_turn(1, options, describe, title, run)
+        self.run_in_turn(1, options, describe, &call.recorded_sizes(), title, run)
     }
 
     /// Checks a collective that reduces with an operator of the caller.

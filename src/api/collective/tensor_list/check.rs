@@ -48,7 +48,7 @@ impl Group {
             }
             .run()
         };
-        self.run_in_turn(1, options, describe, title, run)?;
+        self.run_in_turn(1, options, describe, &call.sizes(self), title, run)?;
         match call.gpu {
             // The caller cannot wait for a stream of the library. Therefore this call waits.
             Some(gpu) if gpu.stream.is_none() => {

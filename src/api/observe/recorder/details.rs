@@ -7,29 +7,15 @@
 //! operation, so a reader does not take the details of an earlier operation.
 
 use super::ring::MAX_ENTRIES;
-use crate::base::ids::Rank;
+use crate::api::observe::operation_details::OperationDetails;
 use crate::base::sync::lock;
 use std::sync::{LazyLock, Mutex, MutexGuard};
-
-/// The maximum number of missing ranks in the details of a monitored barrier.
-pub(super) const MAX_MISSING: usize = 64;
-
-/// The details of one operation. A value is `None` if it is not known.
-#[derive(Clone, Debug, Default)]
-pub(super) struct EntryDetails {
-    /// The total size of the byte strings of a call.
-    pub(super) total_bytes: Option<u64>,
-    /// The missing ranks of a monitored barrier that has failed, at most [`MAX_MISSING`].
-    pub(super) missing: Vec<Rank>,
-    /// The number of all missing ranks.
-    pub(super) missing_count: usize,
-}
 
 /// The details of the operation with this number.
 #[derive(Debug)]
 struct NumberedDetails {
     number: u64,
-    details: EntryDetails,
+    details: OperationDetails,
 }
 
 type DetailsPlace = Option<Box<NumberedDetails>>;
@@ -43,23 +29,23 @@ fn lock_place(number: u64) -> MutexGuard<'static, DetailsPlace> {
 }
 
 /// Changes the details of an operation. Does nothing if a later operation has overwritten them.
-pub(super) fn update_details(number: u64, change: impl FnOnce(&mut EntryDetails)) {
+pub(super) fn update_details(number: u64, change: impl FnOnce(&mut OperationDetails)) {
     let mut place = lock_place(number);
     if place.as_ref().is_some_and(|known| known.number > number) {
         return;
     }
     let known = place.take().filter(|known| known.number == number);
-    let details = EntryDetails::default();
+    let details = OperationDetails::default();
     let known =
         place.insert(known.unwrap_or_else(|| Box::new(NumberedDetails { number, details })));
     change(&mut known.details);
 }
 
 /// Returns the details of an operation. They are empty if the operation has none.
-pub(super) fn read_details(number: u64) -> EntryDetails {
+pub(super) fn read_details(number: u64) -> OperationDetails {
     let place = lock_place(number);
     let known = place.as_ref().filter(|known| known.number == number);
-    known.map_or_else(EntryDetails::default, |known| known.details.clone())
+    known.map_or_else(OperationDetails::default, |known| known.details.clone())
 }
 
 #[cfg(test)]

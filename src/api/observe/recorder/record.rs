@@ -4,12 +4,13 @@
 //! Recording takes about ten relaxed stores to one entry that no other thread writes. The entry's
 //! stamp is 0 while the entry is written, so a reader drops an incomplete entry.
 
-use super::details::{MAX_MISSING, update_details};
+use super::details::update_details;
 use super::groups::group_name;
 use super::message_words::{MONITORED_BARRIER_KIND, encode_message};
 use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};
 use super::ring::{entry, recorder_now_ns, short_group_id};
 use super::snapshot::EntrySnapshot;
+use crate::api::observe::operation_details::{CallSizes, OperationDetails};
 use crate::api::observe::trace::OperationSpan;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
@@ -131,20 +132,25 @@ impl OperationRecord {
 
     /// Records the total size of the byte strings of the call, when this rank knows it.
     pub(in crate::api) fn set_total_bytes(&self, total_bytes: u64) {
-        update_details(self.number, |details| details.total_bytes = Some(total_bytes));
-        if let Some(span) = &self.span {
-            span.set_total_bytes(total_bytes);
+        self.update_details(|details| details.total_bytes = Some(total_bytes));
+    }
+
+    /// Records the sizes of the call's buffers, as far as they are known.
+    pub(in crate::api) fn add_sizes(&self, sizes: &CallSizes) {
+        if *sizes != CallSizes::default() {
+            self.update_details(|details| details.add_sizes(sizes));
         }
     }
 
     /// Records the ranks that are missing in a monitored barrier.
     pub(in crate::api) fn set_missing(&self, missing: &[Rank]) {
-        update_details(self.number, |details| {
-            details.missing = missing.iter().take(MAX_MISSING).copied().collect();
-            details.missing_count = missing.len();
-        });
+        self.update_details(|details| details.set_missing(missing));
+    }
+
+    fn update_details(&self, change: impl Fn(&mut OperationDetails)) {
+        update_details(self.number, &change);
         if let Some(span) = &self.span {
-            span.set_missing(missing);
+            span.update_details(&change);
         }
     }
 

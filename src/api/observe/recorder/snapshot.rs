@@ -1,10 +1,11 @@
 //! A consistent copy of one entry of the flight recorder, and a description of the entry's
 //! operation.
 
-use super::details::{EntryDetails, read_details};
+use super::details::read_details;
 use super::message_words::{MESSAGE_KIND, MONITORED_BARRIER_KIND, decode_message, is_labelled};
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
 use crate::api::observe::call_history::call_hash;
+use crate::api::observe::operation_details::OperationDetails;
 use crate::base::error::ErrorKind;
 use crate::base::label::{Label, LabelSuffix};
 use crate::transport::{CountSpec, Descriptor};
@@ -22,7 +23,7 @@ pub(in crate::api) enum EntryKind {
 /// A copy of one entry.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct EntrySnapshot {
-    number: u64,
+    pub(super) number: u64,
     pub(in crate::api) group: u64,
     pub(in crate::api) rank: u64,
     pub(super) words: [u64; 4],
@@ -91,7 +92,7 @@ impl EntrySnapshot {
     }
 
     /// Returns the details of the operation.
-    pub(super) fn details(&self) -> EntryDetails {
+    pub(super) fn details(&self) -> OperationDetails {
         read_details(self.number)
     }
 

@@ -2,6 +2,7 @@
 //! thread converts them to lines of the file.
 
 use super::track::GroupTrack;
+use crate::api::observe::operation_details::OperationDetails;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
@@ -25,8 +26,7 @@ pub(super) struct TraceEvent {
 pub(super) enum TraceEventKind {
     Collective {
         descriptor: Descriptor,
-        /// The total size of the byte strings of a call, if this rank knows it.
-        total_bytes: Option<u64>,
+        details: Box<OperationDetails>,
         /// The start of the operation's turn, in which it runs as the group's only operation.
         /// `None` if the operation had no turn.
         turn: Option<Instant>,
@@ -41,7 +41,7 @@ pub(super) enum TraceEventKind {
     MonitoredBarrier {
         number: u64,
         timeout_ms: u64,
-        missing: Box<[Rank]>,
+        details: Box<OperationDetails>,
         failure: Option<Box<Error>>,
     },
     Wait {

@@ -5,12 +5,14 @@
 use super::event::{TraceEvent, TraceEventKind};
 use super::push_event;
 use super::track::{GroupTrack, LaneKind, TracedTurn};
+use crate::api::observe::operation_details::OperationDetails;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use crate::transport::Descriptor;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The minimum duration of a wait in the trace. Shorter waits are not visible in a viewer.
@@ -24,10 +26,7 @@ pub(in crate::api) struct OperationSpan {
     began: Instant,
     subject: SpanSubject,
     has_turn: AtomicBool,
-    /// The total size of the byte strings of a call.
-    total_bytes: OnceLock<u64>,
-    /// The missing ranks of a monitored barrier.
-    missing: OnceLock<Box<[Rank]>>,
+    details: Mutex<OperationDetails>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +72,8 @@ impl OperationSpan {
     fn begin(track: &Arc<GroupTrack>, subject: SpanSubject) -> Self {
         let lane = track.take_lane(subject.lane_kind());
         let has_turn = AtomicBool::new(false);
-        let (track, began, total_bytes) = (Arc::clone(track), Instant::now(), OnceLock::new());
-        let missing = OnceLock::new();
-        Self { track, lane, began, subject, has_turn, total_bytes, missing }
+        let (track, began, details) = (Arc::clone(track), Instant::now(), Mutex::default());
+        Self { track, lane, began, subject, has_turn, details }
     }
 
     /// Records the start of the operation's turn. Until the turn ends, the algorithm and the waits
@@ -86,15 +84,9 @@ impl OperationSpan {
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
-    /// Records the total size of the byte strings of the call.
-    pub(in crate::api) fn set_total_bytes(&self, total_bytes: u64) {
-        // A call sets its size once.
-        self.total_bytes.get_or_init(|| total_bytes);
-    }
-
-    /// Records the missing ranks of a monitored barrier.
-    pub(in crate::api) fn set_missing(&self, missing: &[Rank]) {
-        self.missing.get_or_init(|| missing.into());
+    /// Changes the details of the operation.
+    pub(in crate::api) fn update_details(&self, change: impl FnOnce(&mut OperationDetails)) {
+        change(&mut *lock(&self.details));
     }
 
     /// Ends the span and records it.
@@ -105,10 +97,11 @@ impl OperationSpan {
             None
         };
         let failure = outcome.as_ref().err().cloned().map(Box::new);
+        let details = Box::new(std::mem::take(&mut *lock(&self.details)));
         let kind = match self.subject {
             SpanSubject::Collective(descriptor) => TraceEventKind::Collective {
                 descriptor,
-                total_bytes: self.total_bytes.get().copied(),
+                details,
                 turn: turn.map(|turn| turn.began),
                 algorithm: turn.and_then(|turn| turn.algorithm),
                 failure,
@@ -117,8 +110,7 @@ impl OperationSpan {
                 TraceEventKind::Message { message, sequence, failure }
             }
             SpanSubject::MonitoredBarrier { number, timeout_ms } => {
-                let missing = self.missing.get().cloned().unwrap_or_default();
-                TraceEventKind::MonitoredBarrier { number, timeout_ms, missing, failure }
+                TraceEventKind::MonitoredBarrier { number, timeout_ms, details, failure }
             }
         };
         let (track, lane, began) = (Arc::clone(&self.track), self.lane, self.began);

@@ -36,7 +36,7 @@ fn collective_event(
     let [began, turn, ended] = at;
     let kind = TraceEventKind::Collective {
         descriptor: all_reduce(7),
-        total_bytes: None,
+        details: Box::default(),
         turn: Some(turn),
         algorithm: Some("one_shot"),
         failure: failure.map(Box::new),

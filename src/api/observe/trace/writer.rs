@@ -20,6 +20,7 @@
 
 use super::event::{TraceEvent, TraceEventKind};
 use super::track::{GroupTrack, LANES_PER_KIND};
+use crate::api::observe::operation_details::{CallSizes, OperationDetails};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::dtype::DataType;
 use crate::base::error::Error;
@@ -151,8 +152,8 @@ impl<W: Write> TraceWriter<W> {
 
     fn write_event(&mut self, event: &TraceEvent) -> io::Result<()> {
         match &event.kind {
-            TraceEventKind::Collective { descriptor, total_bytes, turn, algorithm, failure } => {
-                let mut args = collective_args(&event.track, descriptor, *total_bytes);
+            TraceEventKind::Collective { descriptor, details, turn, algorithm, failure } => {
+                let mut args = collective_args(&event.track, descriptor, details);
                 args.insert("algorithm".into(), json!(algorithm));
                 if let Some(turn) = turn {
                     args.insert("started_us".into(), json!(self.monotonic_us(*turn)));
@@ -166,10 +167,10 @@ impl<W: Write> TraceWriter<W> {
                 let (name, args) = message_args(&event.track, message, *sequence);
                 self.write_span(event, "message", &name, args, failure.as_deref())
             }
-            TraceEventKind::MonitoredBarrier { number, timeout_ms, missing, failure } => {
+            TraceEventKind::MonitoredBarrier { number, timeout_ms, details, failure } => {
                 let mut args = group_args(&event.track, *number);
                 args.insert("timeout_ms".into(), json!(timeout_ms));
-                args.insert("missing".into(), json!(missing));
+                args.insert("missing".into(), json!(details.missing));
                 let name = "monitored_barrier";
                 self.write_span(event, name, name, args, failure.as_deref())
             }
@@ -307,7 +308,7 @@ fn thread_id(event: &TraceEvent) -> Option<u32> {
 fn collective_args(
     track: &GroupTrack,
     descriptor: &Descriptor,
-    total_bytes: Option<u64>,
+    details: &OperationDetails,
 ) -> Map<String, Value> {
     let mut dtype = descriptor.dtype;
     let count = match descriptor.count_spec {
@@ -315,7 +316,7 @@ fn collective_args(
         CountSpec::Counts { total, .. } => Some(total),
         CountSpec::Lengths => {
             dtype = Some(DataType::U8);
-            total_bytes
+            details.total_bytes
         }
         CountSpec::Pairwise | CountSpec::Operator | CountSpec::TensorList => None,
     };
@@ -326,6 +327,10 @@ fn collective_args(
     args.insert("dtype".into(), json!(dtype.map(|dtype| dtype.name())));
     args.insert("op".into(), json!(descriptor.op.map(|op| op.name())));
     args.insert("root".into(), json!(descriptor.root));
+    let size = Some(track.global_ranks.len());
+    let CallSizes { inputs, outputs } = details.collective_sizes(descriptor, track.rank, size);
+    args.insert("input_sizes".into(), json!(inputs));
+    args.insert("output_sizes".into(), json!(outputs));
     add_label(&mut args, &descriptor.label);
     args
 }
