@@ -42,6 +42,9 @@ impl Group {
         let outcome = turn.and_then(|_turn| {
             self.run_catching_panics(|| self.carry_out(&operation, options.nan_check))
         });
+        if operation.enqueue_request.is_some() {
+            observer.listen_for_device_time(&completion_slot);
+        }
         // If the operation runs on a stream of the library, the caller cannot wait for the stream.
         // Therefore this call waits for the device.
         let outcome = match operation.enqueue_request {

@@ -12,6 +12,7 @@ use crate::api::group::group_observer::GroupObserver;
 use crate::api::observe::recorder::{OperationRecord, RecorderSlot};
 use crate::base::deadline::LazyDeadline;
 use crate::base::error::Result;
+use crate::base::gpu::EnqueuedOperationSlot;
 use crate::base::ids::Rank;
 use crate::base::label::LabelledName;
 use crate::base::progress_observer::ProgressObserver;
@@ -100,6 +101,11 @@ impl<'a> CallObserver<'a> {
         if let Some(record) = self.record.get() {
             record.mark_running();
         }
+    }
+
+    /// Adds the device time of the operation in `slot` to the call's entry when it is known.
+    pub(super) fn listen_for_device_time(&self, slot: &EnqueuedOperationSlot) {
+        self.ensure_record().device_time_record().listen(slot);
     }
 
     /// Records the end of the call.

@@ -115,7 +115,9 @@ impl OperationTask for CallTask {
                     call.operation(first, options, group.name(), &deadline, &group.observer);
                 operation.enqueue_request =
                     call.device_launch(works[0].device_completion(), ready_event.as_deref());
-                group.carry_out(&operation, options.nan_check)
+                let outcome = group.carry_out(&operation, options.nan_check);
+                record.device_time_record().listen(works[0].device_completion());
+                outcome
             }
             QueuedCall::Bytes(call, handler) => {
                 match (call.run(group, first, &deadline, record)?, handler.take()) {
@@ -128,8 +130,19 @@ impl OperationTask for CallTask {
                 let (ready_event, completion) =
                     (ready_event.as_deref(), works[0].device_completion());
                 let (first, deadline, part) = (&first, &deadline, 0);
-                ListTurn { group, call, options, first, deadline, ready_event, completion, part }
-                    .run()
+                let turn = ListTurn {
+                    group,
+                    call,
+                    options,
+                    first,
+                    deadline,
+                    ready_event,
+                    completion,
+                    part,
+                };
+                let outcome = turn.run();
+                record.device_time_record().listen(completion);
+                outcome
             }
         }
     }

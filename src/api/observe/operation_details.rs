@@ -1,6 +1,6 @@
-//! The details of operations for the flight recorder and the trace, which the descriptor of an
-//! operation does not have: the sizes of buffers, the total size of byte strings, and the missing
-//! ranks of monitored barriers.
+//! The details of operations for the flight recorder and the trace, in addition to the descriptor.
+//! These are the sizes of buffers, the total size of byte strings, the missing ranks of monitored
+//! barriers, and the time of the device.
 //!
 //! The sizes of most calls follow from the descriptor and from the size of the group. They are
 //! derived when a dump or a trace is written ([`CallSizes::derive`]). A call records sizes only if
@@ -9,6 +9,7 @@
 
 use crate::base::ids::{Rank, WorldSize};
 use crate::transport::{CountSpec, Descriptor, OpKind};
+use std::time::Duration;
 
 /// The maximum number of missing ranks in the details of a monitored barrier.
 const MAX_MISSING: usize = 64;
@@ -32,6 +33,8 @@ pub(in crate::api) struct OperationDetails {
     /// The total size of the byte strings of a call, if this rank knows it.
     pub(in crate::api) total_bytes: Option<u64>,
     sizes: CallSizes,
+    /// The time that the device needed for the operation, if it was measured.
+    pub(in crate::api) device_time: Option<Duration>,
     /// The missing ranks of a monitored barrier that has failed, at most [`MAX_MISSING`].
     pub(in crate::api) missing: Vec<Rank>,
     /// The number of all missing ranks.
@@ -109,8 +112,8 @@ impl CallSizes {
         Self { inputs, outputs }
     }
 
-    /// Returns the sizes of a collective with a count for each rank, of which only the total is
-    /// known.
+    /// Returns the sizes of a collective with a count for each rank, if only the total of the
+    /// counts is known.
     fn derive_from_total(descriptor: &Descriptor, total: u64) -> Self {
         // The largest total also represents all larger totals.
         let whole = (total < CountSpec::MAX_TOTAL).then(|| vec![vec![total]]);

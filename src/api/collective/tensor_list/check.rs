@@ -35,8 +35,8 @@ impl Group {
         let completion = EnqueuedOperationSlot::new();
         let describe = |sequence| call.descriptor(sequence, options.label);
         let title = |first: &Descriptor| call.title(first);
-        let run = |first: &Descriptor, deadline: &LazyDeadline, _: &OperationRecord| {
-            ListTurn {
+        let run = |first: &Descriptor, deadline: &LazyDeadline, record: &OperationRecord| {
+            let turn = ListTurn {
                 group: self,
                 call: &call,
                 options,
@@ -45,8 +45,10 @@ impl Group {
                 ready_event: ready_event.as_deref(),
                 completion: &completion,
                 part: 0,
-            }
-            .run()
+            };
+            let outcome = turn.run();
+            record.device_time_record().listen(&completion);
+            outcome
         };
         self.run_in_turn(1, options, describe, &call.sizes(self), title, run)?;
         match call.gpu {

@@ -127,6 +127,10 @@ fn describe_entry(snapshot: &EntrySnapshot, group_size: Option<WorldSize>) -> Op
         ("state", json!(state)),
         ("error", json!(snapshot.failure().map(|kind| format!("{kind:?}")))),
         ("culprit", json!(snapshot.culprit())),
+        (
+            "device_ms",
+            json!(snapshot.details().device_time.map(|time| time.as_secs_f64() * 1000.0)),
+        ),
     ];
     for (name, value) in fields {
         json_entry[name] = value;

@@ -18,6 +18,7 @@
 //! | `ring` | the entries and the clock |
 //! | `details` | the details of operations that need more room than an entry has |
 //! | `record` | the functions that record an operation |
+//! | `device_time` | the time that a device needs for an operation |
 //! | `message_words` | the encoding of a message and of a monitored barrier |
 //! | `entries` | an entry as JSON |
 //! | `snapshot` | a consistent copy of an entry |
@@ -26,6 +27,7 @@
 //! | `dump_files` | the files of dumps, written at failures and on a trigger |
 
 mod details;
+mod device_time;
 mod dump;
 mod dump_files;
 mod entries;
@@ -35,6 +37,7 @@ mod record;
 mod ring;
 mod snapshot;
 
+pub(in crate::api) use device_time::DeviceTimeRecord;
 pub use dump::{DumpReason, dump};
 pub(in crate::api) use dump_files::{
     RecorderMembership, dump_failures_and_wait, read_dump_environment, request_failure_dump,

@@ -11,7 +11,7 @@ use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};
 use super::ring::{entry, recorder_now_ns, short_group_id};
 use super::snapshot::EntrySnapshot;
 use crate::api::observe::operation_details::{CallSizes, OperationDetails};
-use crate::api::observe::trace::OperationSpan;
+use crate::api::observe::trace::{DeviceSpan, OperationSpan};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
@@ -145,6 +145,16 @@ impl OperationRecord {
     /// Records the ranks that are missing in a monitored barrier.
     pub(in crate::api) fn set_missing(&self, missing: &[Rank]) {
         self.update_details(|details| details.set_missing(missing));
+    }
+
+    /// Returns the number of the operation in the recorder.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the operation for the trace of its device time, if a trace is written.
+    pub(super) fn device_span(&self) -> Option<DeviceSpan> {
+        self.span.as_ref().map(|span| span.device_span())
     }
 
     fn update_details(&self, change: impl Fn(&mut OperationDetails)) {

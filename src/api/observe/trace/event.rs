@@ -6,9 +6,13 @@ use crate::api::observe::operation_details::OperationDetails;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
+use crate::base::label::LabelledName;
 use crate::transport::Descriptor;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The name of a monitored barrier.
+pub(super) const MONITORED_BARRIER: &str = "monitored_barrier";
 
 /// An event with its start and end: an ended operation, or a wait inside one.
 #[derive(Debug)]
@@ -43,6 +47,11 @@ pub(super) enum TraceEventKind {
         timeout_ms: u64,
         details: Box<OperationDetails>,
         failure: Option<Box<Error>>,
+    },
+    /// The work of a device for an operation that was enqueued on it.
+    DeviceWork {
+        name: LabelledName,
+        sequence: u64,
     },
     Wait {
         rank: Rank,

@@ -2,13 +2,14 @@
 //! group's track in the viewer). At the operation's end, the span records an event and releases the
 //! lane.
 
-use super::event::{TraceEvent, TraceEventKind};
+use super::event::{MONITORED_BARRIER, TraceEvent, TraceEventKind};
 use super::push_event;
 use super::track::{GroupTrack, LaneKind, TracedTurn};
 use crate::api::observe::operation_details::OperationDetails;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::label::{Label, LabelledName};
 use crate::base::sync::lock;
 use crate::transport::Descriptor;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,7 +87,7 @@ impl OperationSpan {
 
     /// Changes the details of the operation.
     pub(in crate::api) fn update_details(&self, change: impl FnOnce(&mut OperationDetails)) {
-        change(&mut *lock(&self.details));
+        change(&mut lock(&self.details));
     }
 
     /// Ends the span and records it.
@@ -115,6 +116,42 @@ impl OperationSpan {
         };
         let (track, lane, began) = (Arc::clone(&self.track), self.lane, self.began);
         push_event(TraceEvent { track, lane, began, ended: Instant::now(), kind });
+    }
+}
+
+/// An operation whose device time is added to the trace when the device has completed it.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct DeviceSpan {
+    track: Arc<GroupTrack>,
+    name: LabelledName,
+    sequence: u64,
+}
+
+impl OperationSpan {
+    /// Returns the operation for the trace of its device time.
+    pub(in crate::api) fn device_span(&self) -> DeviceSpan {
+        let (name, label, sequence) = match self.subject {
+            SpanSubject::Collective(it) => (it.call_name(), it.label, it.sequence),
+            SpanSubject::Message(it, sequence) => {
+                (if it.is_outgoing { "send" } else { "recv" }, it.label, sequence)
+            }
+            SpanSubject::MonitoredBarrier { number, .. } => {
+                (MONITORED_BARRIER, Label::NONE, number)
+            }
+        };
+        DeviceSpan { track: Arc::clone(&self.track), name: LabelledName { name, label }, sequence }
+    }
+}
+
+impl DeviceSpan {
+    /// Adds the device time to the trace. The library has noticed now that the device has completed
+    /// the operation, so the span ends now.
+    pub(in crate::api) fn record(&self, time: Duration) {
+        let Self { name, sequence, .. } = *self;
+        let (track, lane, ended) = (Arc::clone(&self.track), None, Instant::now());
+        let began = ended.checked_sub(time).unwrap_or(ended);
+        let kind = TraceEventKind::DeviceWork { name, sequence };
+        push_event(TraceEvent { track, lane, began, ended, kind });
     }
 }
 
@@ -148,7 +185,6 @@ mod tests {
     use super::*;
     use crate::base::dtype::DataType;
     use crate::base::ids::Nonce;
-    use crate::base::label::Label;
 
     #[test]
     fn lowest_free_lane_is_taken_and_released_lanes_reused() {

@@ -18,7 +18,7 @@
 //! Lines are in the order in which the events ended. Viewers sort the lines by time, and so does
 //! `dist-doctor trace` when it merges files.
 
-use super::event::{TraceEvent, TraceEventKind};
+use super::event::{MONITORED_BARRIER, TraceEvent, TraceEventKind};
 use super::track::{GroupTrack, LANES_PER_KIND};
 use crate::api::observe::operation_details::{CallSizes, OperationDetails};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
@@ -171,8 +171,14 @@ impl<W: Write> TraceWriter<W> {
                 let mut args = group_args(&event.track, *number);
                 args.insert("timeout_ms".into(), json!(timeout_ms));
                 args.insert("missing".into(), json!(details.missing));
-                let name = "monitored_barrier";
+                let name = MONITORED_BARRIER;
                 self.write_span(event, name, name, args, failure.as_deref())
+            }
+            TraceEventKind::DeviceWork { name, sequence } => {
+                let mut args = group_args(&event.track, *sequence);
+                let time = event.ended.saturating_duration_since(event.began);
+                args.insert("device_ms".into(), json!(time.as_secs_f64() * 1000.0));
+                self.write_async_span(event, "device", &name.to_string(), Value::Object(args))
             }
             TraceEventKind::Wait { rank } => {
                 let name = format!("wait for rank {}", event.track.global_rank(*rank));
@@ -204,19 +210,7 @@ impl<W: Write> TraceWriter<W> {
             let times = event.began..event.ended;
             self.write_slice(event, times, category, name, Value::Object(args))?;
         } else {
-            // A span without a lane is written as a pair of asynchronous events with a common id.
-            // Viewers draw such spans outside the lanes.
-            self.async_spans += 1;
-            let id = format!("{pid}.{}", self.async_spans);
-            for (phase, at, args) in
-                [("b", event.began, Value::Object(args)), ("e", event.ended, json!({}))]
-            {
-                let ts = self.monotonic_us(at);
-                self.write_line(&json!({
-                    "name": name, "cat": category, "ph": phase, "id": id, "pid": pid, "tid": tid,
-                    "ts": ts, "args": args,
-                }))?;
-            }
+            self.write_async_span(event, category, name, Value::Object(args))?;
         }
         let Some(error) = failure else { return Ok(()) };
         let ts = self.monotonic_us(event.ended);
@@ -224,6 +218,28 @@ impl<W: Write> TraceWriter<W> {
             "name": state, "cat": "failure", "ph": "i", "s": "p", "pid": pid, "tid": tid, "ts": ts,
             "args": { "operation": name, "error": error.message(), "rank": error.culprit() },
         }))
+    }
+
+    /// Writes a span without a lane, as a pair of asynchronous events with a common id. Viewers
+    /// draw such spans outside the lanes.
+    fn write_async_span(
+        &mut self,
+        event: &TraceEvent,
+        category: &str,
+        name: &str,
+        args: Value,
+    ) -> io::Result<()> {
+        let (pid, tid) = (event.track.own_global_rank(), thread_id(event).unwrap_or(0));
+        self.async_spans += 1;
+        let id = format!("{pid}.{}", self.async_spans);
+        for (phase, at, args) in [("b", event.began, args), ("e", event.ended, json!({}))] {
+            let ts = self.monotonic_us(at);
+            self.write_line(&json!({
+                "name": name, "cat": category, "ph": phase, "id": id, "pid": pid, "tid": tid,
+                "ts": ts, "args": args,
+            }))?;
+        }
+        Ok(())
     }
 
     /// Writes the phases of an operation: the wait for its turn, and the work. An operation without
