@@ -6583,9 +6583,11 @@ typedef void (*dist_log_fn)(int32_t level, const char *line, void *user);
 /**
  * Returns the flight recorder's records of operations and groups as JSON.
  *
- * The flight recorder keeps the last 2000 operations of the process, messages included, and
- * the groups of these operations with their members and failures. dist-doctor reads this JSON
- * from files. The call also works before dist_init and after dist_finalize.
+ * The flight recorder keeps the last 2000 operations of the process, with messages and
+ * monitored barriers, and the groups of these operations with their members and failures. Each
+ * call is one record, with the sizes of its inputs and outputs. For calls on GPU memory over
+ * NCCL, the record can have the time of the GPU (docs/debugging.md). dist-doctor reads this
+ * JSON from files. The call also works before dist_init and after dist_finalize.
  *
  * @param group in, optional: only operations of this group; NULL for all groups.
  * @param json out: a blob of one text, owned by the caller, released with dist_blob_release;
@@ -6696,10 +6698,12 @@ dist_status_t dist_set_debug_level_from_env(void);
  * the variable's value followed by the rank and ".json".
  *
  * The trace viewer shows each rank of the world as a process, and each group as a thread of
- * this process. The trace has the collectives and messages that begin after this call and end
- * before dist_trace_stop. Each operation has type, operator, root, bytes, sequence number,
- * algorithm and outcome. Inside an operation, the trace shows how long it waited for earlier
- * operations of its group and for each peer. The trace also has failures.
+ * this process. The trace has the collectives, messages and monitored barriers that begin
+ * after this call and end before dist_trace_stop. Each operation has type, operator, root,
+ * bytes, sizes of inputs and outputs, sequence number, algorithm and outcome. For a call that
+ * was enqueued on a GPU over NCCL, the trace also has the time that the GPU needed. Inside an
+ * operation, the trace shows how long it waited for earlier operations of its group and for
+ * each peer. The trace also has failures.
  *
  * The library writes to the file about 10 times a second. The file can be read at any time,
  * even if the process was killed. If records arrive faster than they can be written, the

@@ -74,6 +74,7 @@ programs!(
     messages_probe,
     messages_sendrecv,
     operators,
+    recorded_calls,
     reducer,
     reducer_curve,
     reducer_hooks,

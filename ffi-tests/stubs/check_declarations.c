@@ -223,4 +223,5 @@ TYPE(cuEventCreate, CUresult(*)(CUevent *, unsigned int));
 TYPE(cuEventRecord, CUresult(*)(CUevent, CUstream));
 TYPE(cuEventQuery, CUresult(*)(CUevent));
 TYPE(cuEventSynchronize, CUresult(*)(CUevent));
+TYPE(cuEventElapsedTime, CUresult(*)(float *, CUevent, CUevent));
 TYPE(cuEventDestroy_v2, CUresult(*)(CUevent));

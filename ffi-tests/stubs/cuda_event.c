@@ -110,3 +110,25 @@ CUresult cuEventSynchronize(CUevent handle)
     }
     return leave_call(CUDA_SUCCESS);
 }
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start_handle, CUevent end_handle)
+{
+    ENTER();
+    CUresult error = CUDA_SUCCESS;
+    struct event *start = find_event(start_handle, &error);
+    struct event *end = start == NULL ? NULL : find_event(end_handle, &error);
+    if (end == NULL) {
+        return leave_call(error);
+    }
+    if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0 || start->device != end->device
+        || start->recorded == 0 || end->recorded == 0) {
+        return leave_call(refuse_call(CUDA_ERROR_INVALID_HANDLE,
+                                      "the time between events without times, or of two devices, is asked for"));
+    }
+    if (start->completed < start->recorded || end->completed < end->recorded) {
+        return leave_call(CUDA_ERROR_NOT_READY);
+    }
+    double ns = (double)end->reached_ns - (double)start->reached_ns;
+    *milliseconds = (float)(ns / 1e6);
+    return leave_call(CUDA_SUCCESS);
+}

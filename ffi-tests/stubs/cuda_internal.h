@@ -39,6 +39,8 @@ struct event {
     int references;
     unsigned long recorded;
     unsigned long completed;
+    /* The time at which the stream reached the event, in nanoseconds. */
+    unsigned long long reached_ns;
 };
 
 enum work_kind { WORK_COPY, WORK_FILL, WORK_FUNCTION, WORK_RECORD, WORK_WAIT };

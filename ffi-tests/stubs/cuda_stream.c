@@ -75,6 +75,9 @@ static void perform_next(struct stream *stream)
             pthread_cond_wait(&cuda.changed, &cuda.lock);
         }
     } else if (work->kind == WORK_RECORD) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        work->event->reached_ns = (unsigned long long)now.tv_sec * 1000000000ULL + (unsigned long long)now.tv_nsec;
         work->event->completed = work->version;
     } else {
         pthread_mutex_unlock(&cuda.lock);

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static void check_devices(struct rank *rank)
@@ -204,6 +205,37 @@ static void call_cuda(void *argument)
     *(CUresult *)argument = cuStreamQuery(NULL);
 }
 
+static void nap_20_ms(void *unused)
+{
+    struct timespec nap = { 0, 20000000 };
+    (void)unused;
+    nanosleep(&nap, NULL);
+}
+
+/* The time between two events is that of the work between them. */
+static void check_event_times(struct rank *rank)
+{
+    CUevent events[3];
+    float ms = 0.0F;
+    start_device(rank, 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(cuEventCreate(&events[i], i < 2 ? 0 : CU_EVENT_DISABLE_TIMING));
+    }
+    CHECK_OK(cuEventRecord(events[0], rank->stream));
+    CHECK_OK(cuLaunchHostFunc(rank->stream, nap_20_ms, NULL));
+    CHECK_OK(cuEventRecord(events[1], rank->stream));
+    CHECK_OK(cuEventRecord(events[2], rank->stream));
+    CHECK_RESULT(cuEventElapsedTime(&ms, events[0], events[1]), CUDA_ERROR_NOT_READY);
+    CHECK_OK(cuStreamSynchronize(rank->stream));
+    CHECK_OK(cuEventElapsedTime(&ms, events[0], events[1]));
+    CHECK(ms >= 20.0F && ms < 5000.0F);
+    CHECK_MISUSE(cuEventElapsedTime(&ms, events[0], events[2]), CUDA_ERROR_INVALID_HANDLE, "events without times");
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(cuEventDestroy(events[i]));
+    }
+    finish_device(rank);
+}
+
 static void check_streams(struct rank *rank)
 {
     struct gate gate = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0 };
@@ -277,5 +309,6 @@ void test_cuda(void)
     run_processes("unreadable", 1, device_memory_is_unreadable);
     run_processes("after fork", 1, driver_is_unusable_after_fork);
     run_processes("streams", 1, check_streams);
+    run_processes("event times", 1, check_event_times);
     run_processes("two devices", 1, check_two_devices);
 }

@@ -144,6 +144,8 @@ variables! {
         "1: the library's own streams have a high priority on the GPU, as with the option nccl.high_priority.";
     TORCH_NCCL_NON_BLOCKING = "TORCH_NCCL_USE_COMM_NONBLOCKING", "user", "1",
         "0: calls on GPU memory may block inside NCCL until the other ranks have called, and cost less, as with the option nccl.blocking.";
+    TORCH_NCCL_TIMING = "TORCH_NCCL_ENABLE_TIMING", "user", "0",
+        "1: the flight recorder has the time that the GPU needs for each operation of NCCL. While a trace is written, the time is measured in any case.";
     NCCL_MULTI_RANK_GPU = "NCCL_MULTI_RANK_GPU_ENABLE", "user", "0",
         "NCCL's own variable. 1: several ranks may share a GPU, from NCCL 2.30 on; otherwise the group is refused before the ranks meet.";
     NCCL_DEBUG = "NCCL_DEBUG", "user", "none",

@@ -11,7 +11,9 @@
 use super::deadline::Deadline;
 use super::error::Result;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The device and stream of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +33,30 @@ pub trait EnqueuedOperation: Send + Sync + Debug {
     /// # Errors
     /// The failure of the operation's group. The destination buffers then have arbitrary contents.
     fn wait(&self, limit: &Deadline) -> Result<bool>;
+
+    /// Registers a listener for the time that the device needs for the operation, if the back end
+    /// measures this time. `listener` creates the listener, and is called only in this case.
+    fn listen_for_device_time(&self, listener: &dyn Fn() -> Arc<dyn DeviceTimeListener>);
+}
+
+/// A listener for the time that the device needed for an operation.
+pub trait DeviceTimeListener: Send + Sync + Debug {
+    /// Receives the time. Called at most once, on any thread; must not block. Operations that were
+    /// enqueued together on one stream get the time of all of them.
+    fn on_device_time(&self, time: Duration);
+}
+
+/// True while a trace is written.
+static IS_TRACING: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether a trace is written. If so, back ends measure the device time of operations.
+pub fn set_tracing(is_tracing: bool) {
+    IS_TRACING.store(is_tracing, Ordering::Relaxed);
+}
+
+/// Returns whether a trace is written.
+pub fn is_tracing() -> bool {
+    IS_TRACING.load(Ordering::Relaxed)
 }
 
 /// A position in a stream.

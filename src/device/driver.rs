@@ -77,6 +77,7 @@ function_table! {
         optional {
             device_get_uuid_v2 = c"cuDeviceGetUuid_v2": fn(*mut DeviceUuid, c_int) -> CudaResultCode;
             device_get_uuid = c"cuDeviceGetUuid": fn(*mut DeviceUuid, c_int) -> CudaResultCode;
+            event_elapsed = c"cuEventElapsedTime": fn(*mut f32, CudaHandle, CudaHandle) -> CudaResultCode;
             stream_is_capturing = c"cuStreamIsCapturing": fn(CudaHandle, *mut c_int) -> CudaResultCode;
         }
     }
@@ -138,6 +139,11 @@ fn load() -> Result<CudaDriver> {
 }
 
 impl CudaDriver {
+    /// Returns whether the driver can measure the time between two events.
+    pub fn can_measure_time(&self) -> bool {
+        self.functions.event_elapsed.is_some()
+    }
+
     /// Returns the CUDA version that the driver supports, for example 12080.
     pub fn version(&self) -> i32 {
         self.version

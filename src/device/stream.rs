@@ -8,6 +8,7 @@ use crate::base::error::Result;
 use crate::base::gpu::StreamMarker;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The flag of a stream that does not synchronise with the default stream.
 const NON_BLOCKING: c_uint = 1;
@@ -169,13 +170,43 @@ impl CudaEvent {
     /// # Errors
     /// `Backend`, `OutOfMemory`.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        Self::with_flags(context, DISABLE_TIMING)
+    }
+
+    /// Creates an event that is not recorded and that keeps the time at which the device reaches
+    /// it.
+    ///
+    /// # Errors
+    /// `Backend`, `OutOfMemory`.
+    pub fn with_time(context: &Arc<CudaContext>) -> Result<Self> {
+        Self::with_flags(context, 0)
+    }
+
+    fn with_flags(context: &Arc<CudaContext>, flags: c_uint) -> Result<Self> {
         let _current = context.make_current()?;
         let driver = context.driver();
         let mut handle = 0;
         // SAFETY: the pointer refers to a handle; the context is current.
-        let code = unsafe { (driver.functions.event_create)(&raw mut handle, DISABLE_TIMING) };
+        let code = unsafe { (driver.functions.event_create)(&raw mut handle, flags) };
         driver.check("cuEventCreate", code)?;
         Ok(Self { context: Arc::clone(context), handle })
+    }
+
+    /// Returns the time between an earlier event and this event, on the clock of the device. The
+    /// device has completed both events, which were created with [`CudaEvent::with_time`]. Returns
+    /// `None` if the driver cannot measure times.
+    ///
+    /// # Errors
+    /// `Backend`.
+    pub fn time_since(&self, earlier: &Self) -> Result<Option<Duration>> {
+        let _current = self.context.make_current()?;
+        let driver = self.context.driver();
+        let Some(function) = driver.functions.event_elapsed else { return Ok(None) };
+        let mut ms = 0.0_f32;
+        // SAFETY: the pointer refers to a number. This object and `earlier` own the events.
+        let code = unsafe { function(&raw mut ms, earlier.handle, self.handle) };
+        driver.check("cuEventElapsedTime", code)?;
+        Ok(Duration::try_from_secs_f64(f64::from(ms) / 1000.0).ok())
     }
 
     /// Records the current end of a stream: the event is over when the device has completed the

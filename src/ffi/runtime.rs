@@ -326,9 +326,11 @@ dist_export! {
 dist_export! {
     /// Returns the flight recorder's records of operations and groups as JSON.
     ///
-    /// The flight recorder keeps the last 2000 operations of the process, messages included, and
-    /// the groups of these operations with their members and failures. dist-doctor reads this JSON
-    /// from files. The call also works before dist_init and after dist_finalize.
+    /// The flight recorder keeps the last 2000 operations of the process, with messages and
+    /// monitored barriers, and the groups of these operations with their members and failures. Each
+    /// call is one record, with the sizes of its inputs and outputs. For calls on GPU memory over
+    /// NCCL, the record can have the time of the GPU (docs/debugging.md). dist-doctor reads this
+    /// JSON from files. The call also works before dist_init and after dist_finalize.
     ///
     /// @param group in, optional: only operations of this group; NULL for all groups.
     /// @param json out: a blob of one text, owned by the caller, released with dist_blob_release;

@@ -13,10 +13,12 @@ dist_export! {
     /// the variable's value followed by the rank and ".json".
     ///
     /// The trace viewer shows each rank of the world as a process, and each group as a thread of
-    /// this process. The trace has the collectives and messages that begin after this call and end
-    /// before dist_trace_stop. Each operation has type, operator, root, bytes, sequence number,
-    /// algorithm and outcome. Inside an operation, the trace shows how long it waited for earlier
-    /// operations of its group and for each peer. The trace also has failures.
+    /// this process. The trace has the collectives, messages and monitored barriers that begin
+    /// after this call and end before dist_trace_stop. Each operation has type, operator, root,
+    /// bytes, sizes of inputs and outputs, sequence number, algorithm and outcome. For a call that
+    /// was enqueued on a GPU over NCCL, the trace also has the time that the GPU needed. Inside an
+    /// operation, the trace shows how long it waited for earlier operations of its group and for
+    /// each peer. The trace also has failures.
     ///
     /// The library writes to the file about 10 times a second. The file can be read at any time,
     /// even if the process was killed. If records arrive faster than they can be written, the

@@ -214,6 +214,15 @@ impl Descriptor {
         [words[0] & !(0xff << ALGORITHM_SHIFT), words[1], words[2]]
     }
 
+    /// Returns the name of the call that the operation belongs to. Only a call on byte strings has
+    /// another name than its operation.
+    pub fn call_name(&self) -> &'static str {
+        match self.count_spec {
+            CountSpec::Lengths => self.kind.bytes_name(),
+            _ => self.kind.name(),
+        }
+    }
+
     /// Returns the order key. It is greater for a later operation and, within one operation, for a
     /// later part.
     pub fn order_key(&self) -> u64 {

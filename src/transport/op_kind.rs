@@ -73,6 +73,19 @@ impl OpKind {
         }
     }
 
+    /// Returns the name of the call on byte strings that uses this operation, for example
+    /// `gather_bytes` for `dist_gather_bytes`. Returns the operation's own name if there is no such
+    /// call.
+    pub const fn bytes_name(self) -> &'static str {
+        match self {
+            Self::Broadcast => "broadcast_bytes",
+            Self::AllGather => "all_gather_bytes",
+            Self::Gather => "gather_bytes",
+            Self::Scatter => "scatter_bytes",
+            other => other.name(),
+        }
+    }
+
     /// Returns whether the operation reduces.
     pub const fn is_reduction(self) -> bool {
         matches!(

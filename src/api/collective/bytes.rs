@@ -15,6 +15,9 @@
 //! that no other call has ([`CountSpec::Lengths`]). If another rank calls a different collective,
 //! the ranks get a mismatch.
 //!
+//! In the flight recorder, the trace and the log, the call is one operation with the first number.
+//! It lasts until the end of the second operation.
+//!
 //! # Out of memory
 //! If a rank cannot allocate the memory, the other ranks already wait for it in the second
 //! operation. The rank fails the group. All ranks get `OutOfMemory` with this rank as the culprit.
@@ -26,6 +29,8 @@
 
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::{CallSizes, flat_sizes};
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::callbacks;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::LazyDeadline;
@@ -121,7 +126,7 @@ impl<'a> BytesCall<'a> {
     /// `broadcast_bytes #7 "checkpoint"`.
     pub(super) fn title(&self, first: &Descriptor) -> String {
         let Descriptor { sequence, label, .. } = first;
-        format!("{}_bytes #{sequence}{}", self.kind.name(), LabelSuffix(*label))
+        format!("{} #{sequence}{}", self.kind.bytes_name(), LabelSuffix(*label))
     }
 
     /// Returns the descriptor of the length exchange.
@@ -161,15 +166,21 @@ impl<'a> BytesCall<'a> {
     }
 
     /// Runs both operations. The caller has the turn of the group's queue. `first` is the
-    /// descriptor of the first operation.
+    /// descriptor of the first operation. `record` is the record of the call.
     pub(super) fn run(
         &self,
         group: &Group,
         first: Descriptor,
         deadline: &LazyDeadline,
+        record: &OperationRecord,
     ) -> Result<ByteStrings> {
         group.await_all_arrivals(&first, deadline.get_or_start())?;
         let lengths = self.exchange_lengths(group, first, deadline)?;
+        let outputs = lengths.iter().flatten().map(|&length| vec![length]).collect();
+        record.add_sizes(&CallSizes { inputs: None, outputs: Some(outputs) });
+        if let Some(total_bytes) = self.total_bytes(group.rank(), lengths.as_deref()) {
+            record.set_total_bytes(total_bytes);
+        }
         let allocated = lengths.map(|lengths| allocate_strings(&lengths)).transpose();
         let mut strings = allocated.map_err(|error| {
             let what = format!("{} of rank {}", self.title(&first), group.rank());
@@ -178,10 +189,37 @@ impl<'a> BytesCall<'a> {
         let list = strings.as_deref_mut().unwrap_or_default();
         let call = self.payload_call(group.rank(), list)?;
         let descriptor = call.descriptor(first.sequence + 1, first.label);
-        let record = group.observer.record_later_operation(&descriptor);
-        let outcome = group.run_part(&call, descriptor, deadline);
-        record.end(&outcome);
-        outcome.map(|()| strings)
+        group.run_part(&call, descriptor, deadline)?;
+        Ok(strings)
+    }
+
+    /// Returns the sizes of this rank's inputs. The outputs are known only after the exchange of
+    /// lengths.
+    pub(super) fn input_sizes(&self, rank: Rank) -> CallSizes {
+        let is_root = self.root == Some(rank);
+        let own = [self.bytes];
+        let inputs: &[Src<'_>] = match (self.kind, &self.blocks) {
+            (OpKind::Scatter, Some(blocks)) if is_root => blocks,
+            (OpKind::Scatter, _) => &[],
+            (OpKind::Broadcast, _) if !is_root => &[],
+            _ => &own,
+        };
+        let inputs = Some(flat_sizes(inputs.iter().map(|input| input.len())));
+        CallSizes { inputs, outputs: None }
+    }
+
+    /// Returns the total size of all strings of the call. `received` has the lengths of the strings
+    /// that this rank receives. Returns `None` if only the root knows all strings, and this rank is
+    /// not the root.
+    fn total_bytes(&self, rank: Rank, received: Option<&[u64]>) -> Option<u64> {
+        let is_root = self.root == Some(rank);
+        match self.kind {
+            OpKind::Scatter if is_root => {
+                Some(self.blocks.iter().flatten().map(|block| block.len() as u64).sum())
+            }
+            OpKind::Scatter => None,
+            _ => Some(received?.iter().fold(0, |total, &length| total.saturating_add(length))),
+        }
     }
 
     /// Exchanges the lengths. Returns the lengths of the strings that this rank receives, or `None`
@@ -309,13 +347,16 @@ impl Group {
         self.check_bytes(call, options)?;
         let describe = |sequence| call.length_descriptor(sequence, options.label);
         let title = |first: &Descriptor| call.title(first);
-        let run = |first: &Descriptor, deadline: &LazyDeadline| call.run(self, *first, deadline);
-        self.run_in_turn(OPERATIONS_PER_CALL, options, describe, title, run)
+        let run = |first: &Descriptor, deadline: &LazyDeadline, record: &OperationRecord| {
+            call.run(self, *first, deadline, record)
+        };
+        let sizes = call.input_sizes(self.rank());
+        self.run_in_turn(OPERATIONS_PER_CALL, options, describe, &sizes, title, run)
     }
 
     /// Checks a collective on byte strings.
     pub(super) fn check_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<()> {
-        call.check(self, options).context(|| format!("{}_bytes", call.kind.name()))
+        call.check(self, options).context(|| call.kind.bytes_name())
     }
 }
 

@@ -7,10 +7,12 @@
 //! is written while the other ranks' data is in transit. A back end must report the start before
 //! any long wait.
 
+use crate::api::collective::call::Call;
 use crate::api::group::group_observer::GroupObserver;
 use crate::api::observe::recorder::{OperationRecord, RecorderSlot};
 use crate::base::deadline::LazyDeadline;
 use crate::base::error::Result;
+use crate::base::gpu::EnqueuedOperationSlot;
 use crate::base::ids::Rank;
 use crate::base::label::LabelledName;
 use crate::base::progress_observer::ProgressObserver;
@@ -29,6 +31,7 @@ pub(super) struct CallRecord {
 #[derive(Debug)]
 pub(super) struct CallObserver<'a> {
     observer: &'a GroupObserver,
+    call: &'a Call<'a>,
     descriptor: &'a Descriptor,
     deadline: &'a LazyDeadline,
     slot: RecorderSlot,
@@ -43,11 +46,13 @@ impl<'a> CallObserver<'a> {
     /// Creates the observer of a call that is issued now, and reserves a slot for it.
     pub(super) fn new(
         observer: &'a GroupObserver,
+        call: &'a Call<'a>,
         descriptor: &'a Descriptor,
         deadline: &'a LazyDeadline,
     ) -> Self {
         Self::with_record(
             observer,
+            call,
             descriptor,
             deadline,
             CallRecord { slot: RecorderSlot::reserve(), record: None },
@@ -57,13 +62,14 @@ impl<'a> CallObserver<'a> {
     /// Creates the observer of a call that already has a reserved slot, and possibly an entry.
     pub(super) fn with_record(
         observer: &'a GroupObserver,
+        call: &'a Call<'a>,
         descriptor: &'a Descriptor,
         deadline: &'a LazyDeadline,
         CallRecord { slot, record }: CallRecord,
     ) -> Self {
         let record = record.map_or_else(OnceCell::new, OnceCell::from);
         let (was_short, has_waited) = (Cell::new(false), Cell::new(false));
-        Self { observer, descriptor, deadline, slot, record, was_short, has_waited }
+        Self { observer, call, descriptor, deadline, slot, record, was_short, has_waited }
     }
 
     /// Returns the call's entry. Writes it if it has not been written.
@@ -71,6 +77,7 @@ impl<'a> CallObserver<'a> {
         self.record.get_or_init(|| {
             let (issued, runs) = (self.deadline.get_or_start().started(), !self.has_waited.get());
             let record = self.observer.record_in_slot(self.slot, self.descriptor, issued, runs);
+            record.add_sizes(&self.call.recorded_sizes());
             if runs {
                 record.mark_running();
             }
@@ -94,6 +101,11 @@ impl<'a> CallObserver<'a> {
         if let Some(record) = self.record.get() {
             record.mark_running();
         }
+    }
+
+    /// Adds the device time of the operation in `slot` to the call's entry when it is known.
+    pub(super) fn listen_for_device_time(&self, slot: &EnqueuedOperationSlot) {
+        self.ensure_record().device_time_record().listen(slot);
     }
 
     /// Records the end of the call.

@@ -167,6 +167,7 @@ impl Group {
         let descriptor = call.descriptor(ticket.sequence(), options.label);
         let observer = CallObserver::with_record(
             &self.observer,
+            call,
             &descriptor,
             &deadline,
             CallRecord { slot, record },

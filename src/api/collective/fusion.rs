@@ -22,6 +22,8 @@ use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::prepared_call::PreparedCall;
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::Work;
 use crate::api::work::issue::{OperationTask, enqueue_task};
 use crate::base::buffer::{Dst, Src};
@@ -194,6 +196,17 @@ impl OperationTask for FusedTask {
         Descriptor { count_spec: extent, ..first_call }
     }
 
+    fn sizes(&self, group: &Group) -> CallSizes {
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for call in &self.calls {
+            let descriptor = call.descriptor(0, Label::NONE);
+            let sizes = CallSizes::derive(&descriptor, group.rank(), Some(group.size()));
+            inputs.extend(sizes.inputs.into_iter().flatten());
+            outputs.extend(sizes.outputs.into_iter().flatten());
+        }
+        CallSizes { inputs: Some(inputs), outputs: Some(outputs) }
+    }
+
     fn title(&self, descriptor: &Descriptor) -> String {
         let calls = format!("{descriptor} for {} calls of a batch", self.calls.len());
         if self.labels.is_empty() {
@@ -205,7 +218,13 @@ impl OperationTask for FusedTask {
         format!("{calls} ({}{more})", named.join(", "))
     }
 
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+    fn run(
+        &mut self,
+        group: &Group,
+        first: Descriptor,
+        deadline: &Deadline,
+        _record: &OperationRecord,
+    ) -> Result<()> {
         group.await_all_arrivals(&first, deadline)?;
         let nan_check = self.nan_check.max(debug::nan_check());
         self.inspect_buffers(group, &first, nan_check, "input", |part| part.send)?;

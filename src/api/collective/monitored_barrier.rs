@@ -116,11 +116,16 @@ impl Group {
         // A recorded departure may only mean that a message was not accepted. Therefore all
         // departures are cleared, and this barrier posts receives for these peers again.
         barrier.state.received.peers().values_mut().for_each(|peer| peer.departure = None);
+        let record = self.observer.record_monitored_barrier(number, &deadline);
         let outcome = if self.rank() == COORDINATOR {
             barrier.run_as_coordinator()
         } else {
             barrier.run_as_follower()
         };
+        if let Err(failed) = &outcome {
+            record.set_missing(&failed.missing);
+        }
+        record.end(&outcome.as_ref().copied().map_err(|failed| failed.error.clone()));
         outcome.map_err(|BarrierFailure { error, missing }| {
             let what = format!("{OPERATION_NAME} #{number} on {}", self.describe_rank());
             BarrierFailure { error: error.context(what), missing }

@@ -6,6 +6,8 @@ use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::operator::OperatorCall;
 use crate::api::collective::tensor_list::{ListCall, ListTurn};
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::Work;
 use crate::api::work::issue::OperationTask;
 use crate::base::buffer::Src;
@@ -80,6 +82,15 @@ impl OperationTask for CallTask {
         }
     }
 
+    fn sizes(&self, group: &Group) -> CallSizes {
+        match &self.call {
+            QueuedCall::Buffers(call) => call.recorded_sizes(),
+            QueuedCall::Bytes(call, _) => call.input_sizes(group.rank()),
+            QueuedCall::Operator(call) => call.recorded_sizes(),
+            QueuedCall::List(call) => call.sizes(group),
+        }
+    }
+
     fn title(&self, descriptor: &Descriptor) -> String {
         match &self.call {
             QueuedCall::Buffers(_) => descriptor.to_string(),
@@ -89,7 +100,13 @@ impl OperationTask for CallTask {
         }
     }
 
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+    fn run(
+        &mut self,
+        group: &Group,
+        first: Descriptor,
+        deadline: &Deadline,
+        record: &OperationRecord,
+    ) -> Result<()> {
         let deadline = LazyDeadline::from(*deadline);
         let Self { call, options, ready_event, works } = self;
         match call {
@@ -98,10 +115,12 @@ impl OperationTask for CallTask {
                     call.operation(first, options, group.name(), &deadline, &group.observer);
                 operation.enqueue_request =
                     call.device_launch(works[0].device_completion(), ready_event.as_deref());
-                group.carry_out(&operation, options.nan_check)
+                let outcome = group.carry_out(&operation, options.nan_check);
+                record.device_time_record().listen(works[0].device_completion());
+                outcome
             }
             QueuedCall::Bytes(call, handler) => {
-                match (call.run(group, first, &deadline)?, handler.take()) {
+                match (call.run(group, first, &deadline, record)?, handler.take()) {
                     (Some(strings), Some(handler)) => handler.deliver(strings),
                     _ => Ok(()),
                 }
@@ -111,8 +130,19 @@ impl OperationTask for CallTask {
                 let (ready_event, completion) =
                     (ready_event.as_deref(), works[0].device_completion());
                 let (first, deadline, part) = (&first, &deadline, 0);
-                ListTurn { group, call, options, first, deadline, ready_event, completion, part }
-                    .run()
+                let turn = ListTurn {
+                    group,
+                    call,
+                    options,
+                    first,
+                    deadline,
+                    ready_event,
+                    completion,
+                    part,
+                };
+                let outcome = turn.run();
+                record.device_time_record().listen(completion);
+                outcome
             }
         }
     }

@@ -8,6 +8,8 @@
 use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
+use crate::api::observe::recorder::OperationRecord;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::debug::{self, NanCheck};
 use crate::base::error::{ErrorContext as _, Result};
@@ -83,24 +85,27 @@ impl Group {
 
     /// Takes a ticket for a blocking call of `operation_count` operations, waits for the turn, runs
     /// `run`, and records the call in the flight recorder. `describe` returns the descriptor of the
-    /// first operation. `title` returns the name of the call for error texts.
+    /// first operation. `sizes` has the sizes of the buffers, if the descriptor does not have them.
+    /// `title` returns the name of the call for error texts.
     pub(in crate::api) fn run_in_turn<T>(
         &self,
         operation_count: u64,
         options: &CallOptions,
         describe: impl FnOnce(u64) -> Descriptor,
+        sizes: &CallSizes,
         title: impl FnOnce(&Descriptor) -> String,
-        run: impl FnOnce(&Descriptor, &LazyDeadline) -> Result<T>,
+        run: impl FnOnce(&Descriptor, &LazyDeadline, &OperationRecord) -> Result<T>,
     ) -> Result<T> {
         let deadline = LazyDeadline::from(self.deadline(options));
         let ticket = self.queue.issue_several(operation_count);
         let descriptor = describe(ticket.sequence());
         let (issued, runs) = (deadline.get_or_start().started(), self.queue.has_turn(&ticket));
         let record = self.observer.record_collective(&descriptor, issued, runs);
+        record.add_sizes(sizes);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {
                 record.mark_running();
-                self.run_catching_panics(|| run(&descriptor, &deadline))
+                self.run_catching_panics(|| run(&descriptor, &deadline, &record))
             }
             Err(WaitInterrupt::Aborted(error)) => Err(error),
             Err(WaitInterrupt::Deadline) => {

@@ -5,7 +5,7 @@
 //!
 //! This module does not depend on who requests the description or how it is transported.
 
-use crate::api::observe::recorder::{self, EntrySnapshot};
+use crate::api::observe::recorder::{self, EntryKind, EntrySnapshot};
 use crate::base::ids::{GroupId, Rank};
 
 /// The number of newest operations to scan. This is enough to find the running operations, and
@@ -40,7 +40,7 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
             last = Some(entry);
         }
     }
-    under_way.sort_by_key(|entry| (!entry.is_collective(), entry.issued_ns));
+    under_way.sort_by_key(|entry| (is_message(entry), entry.issued_ns));
     match (under_way.first(), last) {
         (Some(first), _) => {
             let named: Vec<String> =
@@ -50,11 +50,11 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
                 0 => String::new(),
                 more => format!(", and {more} more"),
             };
-            match first.is_collective() {
-                true => format!("is in {named}{more}"),
+            match is_message(first) {
+                false => format!("is in {named}{more}"),
                 // A posted message does not mean that the process waits for it, so the text is
                 // weaker.
-                false => format!("has {named}{more} in progress"),
+                true => format!("has {named}{more} in progress"),
             }
         }
         (None, _) if is_in_group_collective => String::new(),
@@ -66,6 +66,10 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
             format!("has been idle for {idle:.1} s, since {}{failed}", describe_operation(&last))
         }
     }
+}
+
+fn is_message(entry: &EntrySnapshot) -> bool {
+    entry.kind() == EntryKind::Message
 }
 
 /// Returns a description of the oldest collective of this rank that is waiting or running and has a
@@ -177,6 +181,12 @@ mod tests {
         own.end(&Ok(()));
         let idle = describe_known_groups(there, &groups);
         assert!(idle.starts_with("has been idle for 0."), "{idle}");
+        let origin = origin(there, 1);
+        let monitored = recorder::begin_monitored_barrier(origin, 2, 100);
+        let text = "is in monitored_barrier #2 of group pp (rank 1)";
+        assert_eq!(describe_known_groups(there, &groups), text);
+        assert_eq!(find_earlier_running_collective(there, 1, 9), None);
+        monitored.end(&Ok(()));
         drop(membership);
     }
 }

@@ -10,6 +10,7 @@ use crate::api::observe::straggler::StragglerDetector;
 use crate::api::observe::trace::{self, GroupTrack, OperationSpan};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::backend::Backend;
+use crate::base::deadline::Deadline;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::label::{Label, LabelledName};
 use crate::base::log::LogLevel;
@@ -124,16 +125,6 @@ impl GroupObserver {
         self.record_operation(slot, descriptor, issued, runs)
     }
 
-    /// Records the start of a later operation of a call in the flight recorder and the trace. The
-    /// history has the call already, since its issue.
-    pub(in crate::api) fn record_later_operation(
-        &self,
-        descriptor: &Descriptor,
-    ) -> OperationRecord {
-        let slot = recorder::RecorderSlot::reserve();
-        self.record_operation(slot, descriptor, Instant::now(), true)
-    }
-
     fn record_operation(
         &self,
         slot: recorder::RecorderSlot,
@@ -164,6 +155,22 @@ impl GroupObserver {
         let record = recorder::begin_message(self.operation_origin(issued_ns), message, sequence);
         if trace::is_on() {
             record.with_span(OperationSpan::message(&self.track, message, sequence))
+        } else {
+            record
+        }
+    }
+
+    /// Records that a monitored barrier begins.
+    pub(in crate::api) fn record_monitored_barrier(
+        &self,
+        number: u64,
+        deadline: &Deadline,
+    ) -> OperationRecord {
+        let origin = self.operation_origin(recorder::recorder_ns(deadline.started()));
+        let timeout_ms = u64::try_from(deadline.timeout().as_millis()).unwrap_or(u64::MAX);
+        let record = recorder::begin_monitored_barrier(origin, number, timeout_ms);
+        if trace::is_on() {
+            record.with_span(OperationSpan::monitored_barrier(&self.track, number, timeout_ms))
         } else {
             record
         }

@@ -4,6 +4,7 @@
 pub(in crate::api) mod call_history;
 pub(in crate::api) mod debug;
 pub(in crate::api) mod error_file;
+pub(in crate::api) mod operation_details;
 pub mod recorder;
 pub(in crate::api) mod straggler;
 pub mod trace;

@@ -10,6 +10,8 @@
 
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::{Work, WorkKind};
 use crate::api::work::issue::{OperationTask, enqueue_task};
 use crate::base::deadline::{Deadline, LazyDeadline};
@@ -101,11 +103,21 @@ impl<O: ReducerOperation> OperationTask for QueuedOperation<O> {
         self.operation.descriptor(sequence, self.options.label)
     }
 
+    fn sizes(&self, _group: &Group) -> CallSizes {
+        CallSizes::default()
+    }
+
     fn title(&self, descriptor: &Descriptor) -> String {
         self.operation.title(descriptor)
     }
 
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+    fn run(
+        &mut self,
+        group: &Group,
+        first: Descriptor,
+        deadline: &Deadline,
+        _record: &OperationRecord,
+    ) -> Result<()> {
         let options = &self.options;
         self.operation.run(OperationTurn { group, options, first, deadline, used: 0 })
     }

@@ -5,6 +5,7 @@
 //! the group until the works end.
 
 use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::CallSizes;
 use crate::api::observe::recorder::{self, OperationRecord};
 use crate::api::work::handle::Work;
 use crate::api::work::queue::{QueueJob, Turn};
@@ -28,13 +29,23 @@ pub(in crate::api) trait OperationTask: Send + Debug + 'static {
     /// descriptor must be equal on all ranks.
     fn descriptor(&self, sequence: u64) -> Descriptor;
 
+    /// Returns the sizes of the buffers, if the descriptor does not have them.
+    fn sizes(&self, group: &Group) -> CallSizes;
+
     /// Returns the name of the task for error texts.
     fn title(&self, descriptor: &Descriptor) -> String {
         descriptor.to_string()
     }
 
-    /// Runs the task. The caller has the turn of the group's queue.
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()>;
+    /// Runs the task. The caller has the turn of the group's queue. `record` is the task's record
+    /// in the flight recorder.
+    fn run(
+        &mut self,
+        group: &Group,
+        first: Descriptor,
+        deadline: &Deadline,
+        record: &OperationRecord,
+    ) -> Result<()>;
 }
 
 /// Puts a task into its group's queue.
@@ -59,6 +70,7 @@ pub(in crate::api) fn enqueue_task<T: OperationTask>(
         let descriptor = task.descriptor(ticket.sequence());
         task.works().iter().for_each(|work| work.mark_issued(ticket.sequence(), deadline));
         let record = group.observer.record_collective(&descriptor, deadline.started(), false);
+        record.add_sizes(&task.sizes(&group));
         Box::new(TaskJob { group, deadline, descriptor, record, task })
     });
     enqueued.inspect_err(|_| (0..works).for_each(|_| queue.end_work()))
@@ -114,7 +126,7 @@ impl<T: OperationTask> QueueJob for TaskJob<T> {
         let Self { group, deadline, descriptor, record, task } = &mut *self;
         let group = &*group;
         record.mark_running();
-        let outcome = group.run_catching_panics(|| task.run(group, *descriptor, deadline));
+        let outcome = group.run_catching_panics(|| task.run(group, *descriptor, deadline, record));
         self.finish(outcome, Some(turn));
     }
 

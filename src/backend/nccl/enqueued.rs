@@ -1,24 +1,20 @@
 //! The operations that NCCL has enqueued on a stream. Each is tracked by a CUDA event until the
 //! device has completed it.
 
+use super::device_timing::DeviceTiming;
+use super::event_pool::PooledEvent;
 use crate::backend::GroupFailureState;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::EnqueuedOperation;
-use crate::base::sync::lock;
-use crate::device::driver::CudaHandle;
-use crate::device::{CudaContext, CudaEvent};
+use crate::base::gpu::{DeviceTimeListener, EnqueuedOperation};
 use crate::wait::poll_backoff::PollBackoff;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The maximum pause between two polls of the device.
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1);
-
-/// The maximum number of unused CUDA events in a pool.
-const MAX_POOLED_EVENTS: usize = 256;
 
 /// A summary of the calls that one group has enqueued together, for error messages.
 #[derive(Clone, Debug)]
@@ -42,58 +38,6 @@ impl fmt::Display for EnqueuedSummary {
     }
 }
 
-/// A pool of unused CUDA events. The pool saves time, because the driver needs longer to create and
-/// destroy an event than to record an event.
-#[derive(Debug, Default)]
-pub(super) struct EventPool {
-    events: Mutex<Vec<CudaEvent>>,
-}
-
-/// A recorded event. It returns to its pool when it is dropped.
-#[derive(Debug)]
-pub(super) struct PooledEvent {
-    event: Option<CudaEvent>,
-    pool: Arc<EventPool>,
-}
-
-impl EventPool {
-    /// Records an event behind the work that is in a stream now.
-    pub(super) fn record_event(
-        self: &Arc<Self>,
-        context: &Arc<CudaContext>,
-        stream: CudaHandle,
-    ) -> Result<PooledEvent> {
-        let pooled = self.lock_events().pop();
-        let event = match pooled {
-            Some(event) => event,
-            None => CudaEvent::new(context)?,
-        };
-        event.record(stream)?;
-        Ok(PooledEvent { event: Some(event), pool: Arc::clone(self) })
-    }
-
-    fn lock_events(&self) -> MutexGuard<'_, Vec<CudaEvent>> {
-        lock(&self.events)
-    }
-}
-
-impl PooledEvent {
-    fn is_over(&self) -> Result<bool> {
-        self.event.as_ref().map_or(Ok(true), CudaEvent::is_over)
-    }
-}
-
-impl Drop for PooledEvent {
-    fn drop(&mut self) {
-        let mut all = self.pool.lock_events();
-        if all.len() < MAX_POOLED_EVENTS {
-            // If the pool is full, the event stays in `self` and is destroyed after the lock was
-            // released.
-            all.extend(self.event.take());
-        }
-    }
-}
-
 /// An operation that NCCL has enqueued on a stream.
 #[derive(Debug)]
 pub(super) struct NcclEnqueuedOperation {
@@ -101,6 +45,8 @@ pub(super) struct NcclEnqueuedOperation {
     pub(super) deadline: Deadline,
     /// The event that is recorded behind the operation in its stream.
     pub(super) end_event: PooledEvent,
+    /// The measurement of the device time, if it is measured.
+    pub(super) timing: Option<DeviceTiming>,
     /// True if a poll has found the operation complete before the group failed.
     pub(super) is_done: AtomicBool,
     pub(super) failure_state: Arc<dyn GroupFailureState>,
@@ -127,6 +73,9 @@ impl NcclEnqueuedOperation {
             Some(failure) => Err(failure),
             None => {
                 let is_over = is_over?;
+                if is_over && let Some(timing) = &self.timing {
+                    timing.complete(&self.end_event);
+                }
                 self.is_done.store(is_over, Ordering::Release);
                 Ok(is_over)
             }
@@ -153,5 +102,11 @@ impl EnqueuedOperation for NcclEnqueuedOperation {
             poller.wait_before_retry(limit);
         }
         Ok(true)
+    }
+
+    fn listen_for_device_time(&self, listener: &dyn Fn() -> Arc<dyn DeviceTimeListener>) {
+        if let Some(timing) = &self.timing {
+            timing.add_listener(listener());
+        }
     }
 }

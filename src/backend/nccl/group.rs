@@ -187,6 +187,7 @@ impl DeviceBackend for NcclBackend {
             "windows": options.windows,
             "blocking": self.watchdog.comm.may_block(),
             "async_error_handling": options.handles_errors,
+            "timing": options.has_timing,
         })
     }
 }

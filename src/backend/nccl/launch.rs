@@ -22,7 +22,9 @@
 use super::calls::{NcclCaller, NcclReduceOp};
 use super::comm::CommGuard;
 use super::concurrent_groups;
+use super::device_timing::DeviceTiming;
 use super::enqueued::{EnqueuedSummary, NcclEnqueuedOperation};
+use super::event_pool::PooledEvent;
 use super::functions::NcclResult;
 use super::group::{NAME, NcclBackend};
 use super::quiescence::{self, EnqueueGuard};
@@ -57,6 +59,8 @@ struct GroupLaunch<'a> {
     deadline: &'a Deadline,
     comm: CommGuard<'a>,
     calls: Vec<PlannedCall<'a>>,
+    /// The event before the calls in each stream, if the device time is measured.
+    start_events: Vec<(CudaHandle, PooledEvent)>,
     /// The right to enqueue. It is held until the enqueued operations count as in flight.
     _enqueue_guard: EnqueueGuard,
 }
@@ -143,8 +147,15 @@ impl<'a> GroupLaunch<'a> {
             .iter()
             .map(|(message, launch)| Ok((EnqueuedCall::Message(message), *launch)));
         let calls = collectives.chain(messages).collect::<Result<Vec<_>>>()?;
-        let items = Vec::with_capacity(calls.len());
-        let mut member = Self { nccl, deadline, comm, calls: items, _enqueue_guard: enqueue_guard };
+        let (items, start_events) = (Vec::with_capacity(calls.len()), Vec::new());
+        let mut member = Self {
+            nccl,
+            deadline,
+            comm,
+            calls: items,
+            start_events,
+            _enqueue_guard: enqueue_guard,
+        };
         let own_stream = match calls.iter().any(|(_, launch)| launch.gpu.stream.is_none()) {
             true => nccl.own_stream()?,
             false => 0,
@@ -162,7 +173,29 @@ impl<'a> GroupLaunch<'a> {
             let reduce_op = reduce_op.inspect_err(|_| member.destroy_reduce_ops())?;
             member.calls.push(PlannedCall { kind: what, launch, stream, reduce_op });
         }
+        if nccl.watchdog.measures_time() {
+            member.record_start_events().inspect_err(|_| member.destroy_reduce_ops())?;
+        }
         Ok(member)
+    }
+
+    /// Records an event in each stream before the calls.
+    fn record_start_events(&mut self) -> Result<()> {
+        let NcclBackend { watchdog, .. } = self.nccl;
+        for stream in self.streams() {
+            let context = watchdog.comm.context();
+            let event = watchdog.timed_event_pool.record_event(context, stream)?;
+            self.start_events.push((stream, event));
+        }
+        Ok(())
+    }
+
+    /// Returns the streams of the calls, each once.
+    fn streams(&self) -> Vec<CudaHandle> {
+        let mut streams: Vec<CudaHandle> = self.calls.iter().map(|item| item.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        streams
     }
 
     fn caller(&self, stream: CudaHandle) -> NcclCaller<'_> {
@@ -189,25 +222,37 @@ impl<'a> GroupLaunch<'a> {
 
     /// Waits until the communicator has launched the calls, and records an event in each stream of
     /// the group. Returns one operation for each stream.
-    fn finish_launch(self, code: NcclResult) -> Result<Vec<Arc<NcclEnqueuedOperation>>> {
+    fn finish_launch(mut self, code: NcclResult) -> Result<Vec<Arc<NcclEnqueuedOperation>>> {
         let launched = self.comm.await_completion("ncclGroupEnd", code, self.deadline);
         if launched.is_ok() {
             self.destroy_reduce_ops();
         }
         launched?;
-        let mut streams: Vec<CudaHandle> = self.calls.iter().map(|item| item.stream).collect();
-        streams.sort_unstable();
-        streams.dedup();
-        streams.into_iter().map(|stream| self.track_stream(stream)).collect()
+        let mut start_events = std::mem::take(&mut self.start_events);
+        let mut track = |stream| {
+            let start = start_events.iter().position(|(of, _)| *of == stream);
+            let start_event = start.map(|index| start_events.swap_remove(index).1);
+            self.track_stream(stream, start_event)
+        };
+        self.streams().into_iter().map(&mut track).collect()
     }
 
-    fn track_stream(&self, stream: CudaHandle) -> Result<Arc<NcclEnqueuedOperation>> {
+    fn track_stream(
+        &self,
+        stream: CudaHandle,
+        start_event: Option<PooledEvent>,
+    ) -> Result<Arc<NcclEnqueuedOperation>> {
         let NcclBackend { watchdog, .. } = self.nccl;
-        let end_event = watchdog.event_pool.record_event(watchdog.comm.context(), stream)?;
+        let pool = match start_event {
+            Some(_) => &watchdog.timed_event_pool,
+            None => &watchdog.event_pool,
+        };
+        let end_event = pool.record_event(watchdog.comm.context(), stream)?;
         let enqueued = Arc::new(NcclEnqueuedOperation {
             summary: self.summary(),
             deadline: *self.deadline,
             end_event,
+            timing: start_event.map(DeviceTiming::new),
             is_done: AtomicBool::new(false),
             failure_state: Arc::clone(&watchdog.failure_state),
             fails_waiter_only: !watchdog.options.handles_errors,

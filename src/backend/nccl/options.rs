@@ -21,6 +21,8 @@ pub(super) struct NcclOptions {
     pub(super) may_block: bool,
     /// True if the watchdog fails the group on errors and at deadlines.
     pub(super) handles_errors: bool,
+    /// True if the device time of all operations is measured. A trace measures it in any case.
+    pub(super) has_timing: bool,
 }
 
 /// The prefix of the NCCL options.
@@ -81,7 +83,9 @@ fn from_environment() -> Result<NcclOptions> {
     let high_priority = parse_switch([config::TORCH_NCCL_HIGH_PRIORITY])?;
     let non_blocking = config::TORCH_NCCL_NON_BLOCKING;
     let may_block = first_set([non_blocking])?.is_some() && !parse_switch([non_blocking])?;
-    Ok(NcclOptions { high_priority, blocking_wait, windows: false, may_block, handles_errors })
+    let has_timing = parse_switch([config::TORCH_NCCL_TIMING])?;
+    let windows = false;
+    Ok(NcclOptions { high_priority, blocking_wait, windows, may_block, handles_errors, has_timing })
 }
 
 /// Returns the name and the value of the first variable that is set.

@@ -6,12 +6,14 @@
 //! every 5 ms while operations are in flight, and otherwise every 100 ms.
 
 use super::comm::NcclComm;
-use super::enqueued::{EventPool, NcclEnqueuedOperation};
+use super::enqueued::NcclEnqueuedOperation;
+use super::event_pool::EventPool;
 use super::options::NcclOptions;
 use super::quiescence::{self, CommUsage};
 use crate::backend::{DoorbellListener, GroupContext, GroupFailureState};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu;
 use crate::base::ids::GroupId;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
@@ -46,6 +48,8 @@ pub(super) struct NcclWatchdog {
     pub(super) failure_state: Arc<dyn GroupFailureState>,
     pub(super) options: NcclOptions,
     pub(super) event_pool: Arc<EventPool>,
+    /// The events with times, for operations whose device time is measured.
+    pub(super) timed_event_pool: Arc<EventPool>,
     enqueued: Mutex<VecDeque<Arc<NcclEnqueuedOperation>>>,
     doorbell: Doorbell,
     is_closing: AtomicBool,
@@ -81,6 +85,7 @@ impl NcclWatchdog {
             failure_state,
             options,
             event_pool: Arc::default(),
+            timed_event_pool: Arc::new(EventPool::with_times()),
             enqueued: Mutex::default(),
             doorbell: Doorbell::default(),
             is_closing: AtomicBool::new(false),
@@ -98,6 +103,12 @@ impl NcclWatchdog {
         let listener = Arc::clone(&watchdog) as Arc<dyn DoorbellListener>;
         watchdog.failure_state.add_listener(Arc::downgrade(&listener));
         Ok(watchdog)
+    }
+
+    /// Returns whether the device time of operations is measured now.
+    pub(super) fn measures_time(&self) -> bool {
+        let is_wanted = self.options.has_timing || gpu::is_tracing();
+        is_wanted && self.comm.context().driver().can_measure_time()
     }
 
     /// Adds an enqueued operation. Wakes the watchdog if no other operation is in flight; otherwise

@@ -8,6 +8,7 @@ mod checks;
 pub use crate::api::collective::call_options::{BufferLocation, CallOptions};
 
 use crate::algo::{CallArguments, Operation};
+use crate::api::observe::operation_details::{CallSizes, flat_sizes};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::LazyDeadline;
 use crate::base::dtype::DataType;
@@ -238,6 +239,30 @@ impl<'a> Call<'a> {
             operation_slot: completion,
             buffers_ready: ready_event,
         })
+    }
+
+    /// Returns the sizes of the buffers, if the descriptor does not have them: in operations with a
+    /// count for each rank.
+    pub(in crate::api) fn recorded_sizes(&self) -> CallSizes {
+        self.sizes_in_elements(self.dtype.map_or(1, DataType::size))
+    }
+
+    /// Returns the sizes like [`Self::recorded_sizes`], for elements of this size in bytes.
+    pub(in crate::api) fn sizes_in_elements(&self, element_bytes: usize) -> CallSizes {
+        if !self.kind.has_per_rank_counts() {
+            return CallSizes::default();
+        }
+        // A rank that is not the root has neither a list nor the buffer of the root.
+        let has_input = self.kind != OpKind::ScatterV && self.sends.is_none();
+        let has_output = self.kind != OpKind::GatherV && self.recvs.is_none();
+        let inputs = self.sends.iter().flatten().map(|block| block.len());
+        let inputs = inputs.chain(has_input.then(|| self.send.len()));
+        let outputs = self.recvs.iter().flatten().map(|block| block.len());
+        let outputs = outputs.chain(has_output.then(|| self.recv.len()));
+        CallSizes {
+            inputs: Some(flat_sizes(inputs.map(|bytes| bytes / element_bytes))),
+            outputs: Some(flat_sizes(outputs.map(|bytes| bytes / element_bytes))),
+        }
     }
 
     /// Calls `visit` for each buffer. The second argument of `visit` is true if the operation

@@ -5,7 +5,7 @@
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
 use crate::api::observe::recorder;
-use crate::api::observe::recorder::OperationRecord;
+use crate::api::observe::recorder::{DeviceTimeRecord, OperationRecord};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::api::work::handle::{PendingMessage, Work};
 use crate::api::work::queue::Turn;
@@ -39,6 +39,8 @@ struct EnqueuedMessage {
     message: DeviceMessage<'static>,
     gpu: GpuTarget,
     work: Arc<Work>,
+    /// The receiver of the device time. Set when the message is issued.
+    time_record: Option<DeviceTimeRecord>,
 }
 
 /// A collective of a group batch, with its work.
@@ -87,7 +89,8 @@ impl GroupBatch {
                 self.collectives.push(EnqueuedCollective { call, options, work, record: None });
             }
             DeviceOperation::Message { descriptor, message, gpu } => {
-                self.messages.push(EnqueuedMessage { descriptor, message, gpu, work });
+                let time_record = None;
+                self.messages.push(EnqueuedMessage { descriptor, message, gpu, work, time_record });
             }
         }
     }
@@ -136,13 +139,15 @@ impl GroupBatch {
         for (collective, sequence) in collectives.iter_mut().zip(first_number..) {
             let descriptor = collective.call.descriptor(sequence, collective.options.label);
             collective.work.mark_issued(sequence, *deadline);
-            collective.record =
-                Some(group.observer.record_collective(&descriptor, deadline.started(), false));
+            let record = group.observer.record_collective(&descriptor, deadline.started(), false);
+            record.add_sizes(&collective.call.recorded_sizes());
+            collective.record = Some(record);
         }
         for message in messages {
             let sequence = group.next_message_number();
             let issued_ns = recorder::recorder_ns(deadline.started());
             let record = group.observer.record_message(&message.descriptor, sequence, issued_ns);
+            message.time_record = Some(record.device_time_record());
             message.work.keep_until_done(PendingMessage { group: Arc::clone(group), record });
             message.work.mark_issued(sequence, *deadline);
         }
@@ -204,7 +209,10 @@ impl GroupBatch {
         let mut ended = Vec::with_capacity(self.collectives.len());
         for (index, collective) in std::mem::take(&mut self.collectives).into_iter().enumerate() {
             let EnqueuedCollective { call, options, work, record, .. } = collective;
-            record.into_iter().for_each(|record| record.end(outcome));
+            if let Some(record) = record {
+                record.device_time_record().listen(work.device_completion());
+                record.end(outcome);
+            }
             let title = call.descriptor(self.first_number + index as u64, options.label);
             let context = || format!("{title} on {}", self.group.describe_rank());
             let explain = |error: Error| self.group.with_culprit_process(error.context(context()));
@@ -215,6 +223,9 @@ impl GroupBatch {
                 DeviceTransfer::Send(bytes) => bytes.len(),
                 DeviceTransfer::Recv(into) => into.len(),
             };
+            if let Some(time_record) = &message.time_record {
+                time_record.listen(message.work.device_completion());
+            }
             let delivery = Delivery { peer: message.message.peer, tag: 0, bytes };
             message.work.complete(outcome.clone().map(|()| delivery));
         }

@@ -2,6 +2,7 @@
 
 use super::Operator;
 use crate::api::collective::call::Call;
+use crate::api::observe::operation_details::CallSizes;
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
@@ -75,6 +76,11 @@ impl<'a> OperatorCall<'a> {
     pub(in crate::api::collective) fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let (dtype, extent) = (self.dtype, self.extent());
         Descriptor { dtype, count_spec: extent, ..self.bytes_call.descriptor(sequence, label) }
+    }
+
+    /// Returns the sizes of the buffers, if the descriptor does not have them.
+    pub(in crate::api::collective) fn recorded_sizes(&self) -> CallSizes {
+        self.bytes_call.sizes_in_elements(self.operator.element_bytes())
     }
 
     pub(in crate::api::collective) fn title(&self, first: &Descriptor) -> String {

@@ -6,6 +6,7 @@ use crate::api::collective::call::CallOptions;
 use crate::api::group::capabilities::{HOST_DEVICE, collective_kind};
 use crate::api::group::process_group::Group;
 use crate::api::observe::debug::in_flight_buffers;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::callbacks;
 use crate::backend::SupportQuery;
 use crate::base::deadline::LazyDeadline;
@@ -74,10 +75,10 @@ impl Group {
         });
         let describe = |sequence| call.descriptor(sequence, options.label);
         let title = |first: &Descriptor| call.title(first);
-        let run = |first: &Descriptor, deadline: &LazyDeadline| {
+        let run = |first: &Descriptor, deadline: &LazyDeadline, _: &OperationRecord| {
             call.run(self, first, deadline, options.nan_check)
         };
-        self.run_in_turn(1, options, describe, title, run)
+        self.run_in_turn(1, options, describe, &call.recorded_sizes(), title, run)
     }
 
     /// Checks a collective that reduces with an operator of the caller.

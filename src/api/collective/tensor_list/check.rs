@@ -6,6 +6,7 @@ use super::{ListCall, ListTensor, MAX_LIST_TENSORS, MAX_TENSOR_DIMS, MAX_TENSOR_
 use crate::api::collective::call::{BufferLocation, CallOptions};
 use crate::api::group::process_group::Group;
 use crate::api::observe::debug::in_flight_buffers;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::callbacks;
 use crate::backend::SupportQuery;
 use crate::base::deadline::LazyDeadline;
@@ -34,8 +35,8 @@ impl Group {
         let completion = EnqueuedOperationSlot::new();
         let describe = |sequence| call.descriptor(sequence, options.label);
         let title = |first: &Descriptor| call.title(first);
-        let run = |first: &Descriptor, deadline: &LazyDeadline| {
-            ListTurn {
+        let run = |first: &Descriptor, deadline: &LazyDeadline, record: &OperationRecord| {
+            let turn = ListTurn {
                 group: self,
                 call: &call,
                 options,
@@ -44,10 +45,12 @@ impl Group {
                 ready_event: ready_event.as_deref(),
                 completion: &completion,
                 part: 0,
-            }
-            .run()
+            };
+            let outcome = turn.run();
+            record.device_time_record().listen(&completion);
+            outcome
         };
-        self.run_in_turn(1, options, describe, title, run)?;
+        self.run_in_turn(1, options, describe, &call.sizes(self), title, run)?;
         match call.gpu {
             // The caller cannot wait for a stream of the library. Therefore this call waits.
             Some(gpu) if gpu.stream.is_none() => {

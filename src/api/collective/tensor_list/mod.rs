@@ -22,6 +22,8 @@ mod run;
 mod tensor;
 
 use crate::api::collective::call::Call;
+use crate::api::group::process_group::Group;
+use crate::api::observe::operation_details::{CallSizes, flat_sizes};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
@@ -114,6 +116,25 @@ impl<'a> ListCall<'a> {
             part: 0,
             label,
         }
+    }
+
+    /// Returns the sizes of the tensors on this rank. An input or an output that is one block of a
+    /// tensor has the number of its elements as its size.
+    pub(super) fn sizes(&self, group: &Group) -> CallSizes {
+        let shape = |tensor: &ListTensor<'_>| {
+            tensor.shape.iter().map(|&extent| extent as u64).collect::<Vec<u64>>()
+        };
+        let tensors = || self.tensors.iter().map(shape).collect::<Vec<_>>();
+        let blocks = self.blocks(group.size());
+        let elements = |tensor: &ListTensor<'_>| tensor.dtype.elements_in(tensor.data.len());
+        let own_blocks = || flat_sizes(self.tensors.iter().map(|it| elements(it) / blocks));
+        let (inputs, outputs) = match self.kind {
+            OpKind::AllGather => (own_blocks(), tensors()),
+            OpKind::ReduceScatter => (tensors(), own_blocks()),
+            OpKind::Broadcast if self.root != Some(group.rank()) => (Vec::new(), tensors()),
+            _ => (tensors(), tensors()),
+        };
+        CallSizes { inputs: Some(inputs), outputs: Some(outputs) }
     }
 
     /// Returns the name of the call with its sequence number and its label, for instance

@@ -253,6 +253,11 @@ pub(super) fn describe_groups(wanted: Option<GroupId>) -> (Vec<Value>, u64) {
     (described.collect(), list.unlisted)
 }
 
+/// Returns the size of each listed group by its short id.
+pub(super) fn group_sizes() -> HashMap<u64, WorldSize> {
+    lock_list().groups.iter().map(|group| (group.id, group.size)).collect()
+}
+
 /// Returns the calls in the groups that the process has left, in the groups that were derived from
 /// other groups, and in group `world`. Each group is returned only once.
 pub(in crate::api) fn take_call_summaries(world: GroupId) -> Vec<CallSummary> {

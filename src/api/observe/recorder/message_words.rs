@@ -8,6 +8,9 @@
 //! | 3 | the tag + 1 |
 //!
 //! If the field of the peer or of the tag is 0, the receive accepts any peer or any tag.
+//!
+//! A monitored barrier has [`MONITORED_BARRIER_KIND`] in word 0, its timeout in milliseconds in
+//! word 1, and its number in word 2.
 
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::dtype::DataType;
@@ -18,6 +21,9 @@ use crate::transport::Descriptor;
 /// collective, for which this byte is odd.
 pub(super) const MESSAGE_KIND: u64 = 2;
 
+/// The first word of a monitored barrier.
+pub(super) const MONITORED_BARRIER_KIND: u64 = 4;
+
 /// Set in a message's first word if the message has a label.
 const LABEL_FLAG: u64 = 1 << 24;
 
@@ -25,6 +31,7 @@ const LABEL_FLAG: u64 = 1 << 24;
 pub(super) fn is_labelled(words: &[u64; 4]) -> bool {
     match words[0] & 0xff {
         MESSAGE_KIND => words[0] & LABEL_FLAG != 0,
+        MONITORED_BARRIER_KIND => false,
         _ => Descriptor::is_labelled(words[0]),
     }
 }

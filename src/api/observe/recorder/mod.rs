@@ -16,14 +16,18 @@
 //! | file | content |
 //! |---|---|
 //! | `ring` | the entries and the clock |
+//! | `details` | the details of operations that need more room than an entry has |
 //! | `record` | the functions that record an operation |
-//! | `message_words` | the encoding of a message |
+//! | `device_time` | the time that a device needs for an operation |
+//! | `message_words` | the encoding of a message and of a monitored barrier |
 //! | `entries` | an entry as JSON |
 //! | `snapshot` | a consistent copy of an entry |
 //! | `groups` | the list of groups, with their members and failures |
 //! | `dump` | the whole dump as JSON |
 //! | `dump_files` | the files of dumps, written at failures and on a trigger |
 
+mod details;
+mod device_time;
 mod dump;
 mod dump_files;
 mod entries;
@@ -33,6 +37,7 @@ mod record;
 mod ring;
 mod snapshot;
 
+pub(in crate::api) use device_time::DeviceTimeRecord;
 pub use dump::{DumpReason, dump};
 pub(in crate::api) use dump_files::{
     RecorderMembership, dump_failures_and_wait, read_dump_environment, request_failure_dump,
@@ -40,11 +45,11 @@ pub(in crate::api) use dump_files::{
 pub(in crate::api) use groups::{
     CallSummary, NewGroup, RecordedCall, group_name, take_call_summaries, take_call_summary,
 };
-pub(in crate::api) use record::begin_encoded;
 pub use record::{OperationOrigin, OperationRecord, RecorderSlot, begin_collective, begin_message};
+pub(in crate::api) use record::{begin_encoded, begin_monitored_barrier};
 pub use ring::MAX_ENTRIES;
 pub(in crate::api) use ring::{recorder_now_ns, recorder_ns, recorder_unix_ns, short_group_id};
-pub(in crate::api) use snapshot::{EntrySnapshot, newest_entries};
+pub(in crate::api) use snapshot::{EntryKind, EntrySnapshot, newest_entries};
 
 #[cfg(test)]
 mod tests {

@@ -4,12 +4,14 @@
 //! Recording takes about ten relaxed stores to one entry that no other thread writes. The entry's
 //! stamp is 0 while the entry is written, so a reader drops an incomplete entry.
 
+use super::details::update_details;
 use super::groups::group_name;
-use super::message_words::encode_message;
+use super::message_words::{MONITORED_BARRIER_KIND, encode_message};
 use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};
 use super::ring::{entry, recorder_now_ns, short_group_id};
 use super::snapshot::EntrySnapshot;
-use crate::api::observe::trace::OperationSpan;
+use crate::api::observe::operation_details::{CallSizes, OperationDetails};
+use crate::api::observe::trace::{DeviceSpan, OperationSpan};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
@@ -78,6 +80,16 @@ pub fn begin_message(
     begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true).with_log()
 }
 
+/// Records that a monitored barrier begins.
+pub(in crate::api) fn begin_monitored_barrier(
+    origin: OperationOrigin,
+    number: u64,
+    timeout_ms: u64,
+) -> OperationRecord {
+    let words = [MONITORED_BARRIER_KIND, timeout_ms, number, 0];
+    begin_encoded(RecorderSlot::reserve(), origin, &words, &Label::NONE, true).with_log()
+}
+
 /// Records the issue of an operation that is already encoded as words, and its label. The log does
 /// not get this operation.
 #[inline]
@@ -116,6 +128,40 @@ impl OperationRecord {
     #[must_use]
     pub(in crate::api) fn with_span(self, span: OperationSpan) -> Self {
         Self { span: Some(Box::new(span)), ..self }
+    }
+
+    /// Records the total size of the byte strings of the call, when this rank knows it.
+    pub(in crate::api) fn set_total_bytes(&self, total_bytes: u64) {
+        self.update_details(|details| details.total_bytes = Some(total_bytes));
+    }
+
+    /// Records the sizes of the call's buffers, as far as they are known.
+    pub(in crate::api) fn add_sizes(&self, sizes: &CallSizes) {
+        if *sizes != CallSizes::default() {
+            self.update_details(|details| details.add_sizes(sizes));
+        }
+    }
+
+    /// Records the ranks that are missing in a monitored barrier.
+    pub(in crate::api) fn set_missing(&self, missing: &[Rank]) {
+        self.update_details(|details| details.set_missing(missing));
+    }
+
+    /// Returns the number of the operation in the recorder.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the operation for the trace of its device time, if a trace is written.
+    pub(super) fn device_span(&self) -> Option<DeviceSpan> {
+        self.span.as_ref().map(|span| span.device_span())
+    }
+
+    fn update_details(&self, change: impl Fn(&mut OperationDetails)) {
+        update_details(self.number, &change);
+        if let Some(span) = &self.span {
+            span.update_details(&change);
+        }
     }
 
     /// Logs the issue of the operation at level TRACE. If the level is DEBUG or TRACE, the end is

@@ -1,18 +1,29 @@
 //! A consistent copy of one entry of the flight recorder, and a description of the entry's
 //! operation.
 
-use super::message_words::{MESSAGE_KIND, decode_message, is_labelled};
+use super::details::read_details;
+use super::message_words::{MESSAGE_KIND, MONITORED_BARRIER_KIND, decode_message, is_labelled};
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
 use crate::api::observe::call_history::call_hash;
+use crate::api::observe::operation_details::OperationDetails;
 use crate::base::error::ErrorKind;
 use crate::base::label::{Label, LabelSuffix};
-use crate::transport::Descriptor;
+use crate::transport::{CountSpec, Descriptor};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
+
+/// The kinds of operations in the recorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::api) enum EntryKind {
+    Collective,
+    Message,
+    MonitoredBarrier,
+}
 
 /// A copy of one entry.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct EntrySnapshot {
+    pub(super) number: u64,
     pub(in crate::api) group: u64,
     pub(in crate::api) rank: u64,
     pub(super) words: [u64; 4],
@@ -42,6 +53,7 @@ impl EntrySnapshot {
             false => None,
         };
         let snapshot = Self {
+            number,
             group: load(&entry.group),
             rank: load(&entry.rank),
             words,
@@ -55,9 +67,23 @@ impl EntrySnapshot {
         (load(&entry.stamp) == number + 1).then_some(snapshot)
     }
 
-    /// Returns whether the operation is a collective and not a message.
+    /// Returns the kind of the operation.
+    pub(in crate::api) fn kind(&self) -> EntryKind {
+        match self.words[0] & 0xff {
+            MESSAGE_KIND => EntryKind::Message,
+            MONITORED_BARRIER_KIND => EntryKind::MonitoredBarrier,
+            _ => EntryKind::Collective,
+        }
+    }
+
+    /// Returns whether the operation is a collective of the group's queue.
     pub(in crate::api) fn is_collective(&self) -> bool {
-        self.words[0] & 0xff != MESSAGE_KIND
+        self.kind() == EntryKind::Collective
+    }
+
+    /// Returns the timeout of a monitored barrier in milliseconds.
+    pub(super) fn barrier_timeout_ms(&self) -> u64 {
+        self.words[1]
     }
 
     /// Returns the hash of a collective in the group's call history; 0 for invalid words.
@@ -65,8 +91,13 @@ impl EntrySnapshot {
         self.descriptor().map_or(0, |descriptor| call_hash(&descriptor))
     }
 
+    /// Returns the details of the operation.
+    pub(super) fn details(&self) -> OperationDetails {
+        read_details(self.number)
+    }
+
     /// Returns the descriptor of a collective; `None` for invalid words.
-    fn descriptor(&self) -> Option<Descriptor> {
+    pub(super) fn descriptor(&self) -> Option<Descriptor> {
         let [first, second, third, _] = self.words;
         let known = Descriptor::decode([first, second, third])?;
         Some(known.with_label_text(Some(self.label)))
@@ -78,9 +109,9 @@ impl EntrySnapshot {
     }
 
     /// Returns the key of the operation's queue: its group, this process's rank in the group, and
-    /// whether it is a collective.
-    pub(in crate::api) fn queue_key(&self) -> (u64, u64, bool) {
-        (self.group, self.rank, self.is_collective())
+    /// its kind.
+    pub(in crate::api) fn queue_key(&self) -> (u64, u64, EntryKind) {
+        (self.group, self.rank, self.kind())
     }
 
     /// Returns the sequence number in the group.
@@ -107,10 +138,15 @@ impl EntrySnapshot {
 
     /// Returns a description of the operation for log and error texts.
     pub(in crate::api) fn describe_operation(&self) -> String {
-        if self.is_collective() {
-            return self.descriptor().map_or("something".to_owned(), |it| it.to_string());
-        }
         let sequence = self.sequence();
+        match self.kind() {
+            EntryKind::Collective => {
+                let descriptor = self.descriptor();
+                return descriptor.map_or("something".to_owned(), |it| self.describe_call(&it));
+            }
+            EntryKind::MonitoredBarrier => return format!("monitored_barrier #{sequence}"),
+            EntryKind::Message => {}
+        }
         let Some(message) = decode_message(self.words) else { return "a message".to_owned() };
         let (verb, towards) = if message.is_outgoing { ("send", "to") } else { ("recv", "from") };
         let label = LabelSuffix(self.label);
@@ -118,6 +154,22 @@ impl EntrySnapshot {
             Some(peer) => format!("{verb} #{sequence}{label} {towards} rank {peer}"),
             None => format!("{verb} #{sequence}{label} from any rank"),
         }
+    }
+}
+
+impl EntrySnapshot {
+    /// Returns a description of a collective. A call on byte strings has the name and the size of
+    /// the call, and not those of its first operation.
+    pub(super) fn describe_call(&self, descriptor: &Descriptor) -> String {
+        if descriptor.count_spec != CountSpec::Lengths {
+            return descriptor.to_string();
+        }
+        let Descriptor { sequence, root, label, .. } = *descriptor;
+        let root = root.map(|root| format!("root {root}"));
+        let bytes = self.details().total_bytes.map(|bytes| format!("{bytes} bytes"));
+        let parts: Vec<String> = root.into_iter().chain(bytes).collect();
+        let name = format!("{} #{sequence}{}", descriptor.call_name(), LabelSuffix(label));
+        if parts.is_empty() { name } else { format!("{name} ({})", parts.join(", ")) }
     }
 }
 

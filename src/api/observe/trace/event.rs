@@ -2,12 +2,17 @@
 //! thread converts them to lines of the file.
 
 use super::track::GroupTrack;
+use crate::api::observe::operation_details::OperationDetails;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
+use crate::base::label::LabelledName;
 use crate::transport::Descriptor;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The name of a monitored barrier.
+pub(super) const MONITORED_BARRIER: &str = "monitored_barrier";
 
 /// An event with its start and end: an ended operation, or a wait inside one.
 #[derive(Debug)]
@@ -25,6 +30,7 @@ pub(super) struct TraceEvent {
 pub(super) enum TraceEventKind {
     Collective {
         descriptor: Descriptor,
+        details: Box<OperationDetails>,
         /// The start of the operation's turn, in which it runs as the group's only operation.
         /// `None` if the operation had no turn.
         turn: Option<Instant>,
@@ -35,6 +41,17 @@ pub(super) enum TraceEventKind {
         message: MessageDescriptor,
         sequence: u64,
         failure: Option<Box<Error>>,
+    },
+    MonitoredBarrier {
+        number: u64,
+        timeout_ms: u64,
+        details: Box<OperationDetails>,
+        failure: Option<Box<Error>>,
+    },
+    /// The work of a device for an operation that was enqueued on it.
+    DeviceWork {
+        name: LabelledName,
+        sequence: u64,
     },
     Wait {
         rank: Rank,

@@ -21,12 +21,13 @@ mod span;
 mod track;
 mod writer;
 
-pub(in crate::api) use span::OperationSpan;
+pub(in crate::api) use span::{DeviceSpan, OperationSpan};
 pub(in crate::api) use track::GroupTrack;
 
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu;
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::sync::{lock, unpoisoned};
@@ -94,6 +95,12 @@ pub(in crate::api) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
+/// Sets whether operations are traced, and whether back ends measure device times for the trace.
+fn set_on(is_on: bool) {
+    IS_ON.store(is_on, Ordering::Relaxed);
+    gpu::set_tracing(is_on);
+}
+
 /// Starts a trace of this process. Creates the file, or truncates an existing file.
 ///
 /// # Errors
@@ -108,7 +115,7 @@ pub fn start(path: &str) -> Result<()> {
 /// The error that ended the trace before this call; `Timeout` if the file is not complete within
 /// 10 s.
 pub fn stop() -> Result<()> {
-    IS_ON.store(false, Ordering::Relaxed);
+    set_on(false);
     let running = unpoisoned(ACTIVE_TRACE.write()).take();
     running.map_or(Ok(()), |running| running.buffer.finish())
 }
@@ -196,7 +203,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
     let shared = Arc::clone(&buffer);
     thread::start("dist-trace", move || shared.run_writer(writer))?;
     *running = Some(ActiveTrace { buffer, is_from_environment: by_environment });
-    IS_ON.store(true, Ordering::Relaxed);
+    set_on(true);
     Ok(())
 }
 
@@ -242,7 +249,7 @@ impl TraceBuffer {
     fn run_writer(&self, writer: TraceWriter) {
         let outcome = self.write_all(writer);
         if let Err(error) = outcome {
-            IS_ON.store(false, Ordering::Relaxed);
+            set_on(false);
             crate::log!(LogLevel::Warn, "the trace {} is incomplete: {error}", self.path);
             *self.failure() = Some(error);
         }

@@ -2,15 +2,18 @@
 //! group's track in the viewer). At the operation's end, the span records an event and releases the
 //! lane.
 
-use super::event::{TraceEvent, TraceEventKind};
+use super::event::{MONITORED_BARRIER, TraceEvent, TraceEventKind};
 use super::push_event;
 use super::track::{GroupTrack, LaneKind, TracedTurn};
+use crate::api::observe::operation_details::OperationDetails;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::label::{Label, LabelledName};
+use crate::base::sync::lock;
 use crate::transport::Descriptor;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The minimum duration of a wait in the trace. Shorter waits are not visible in a viewer.
@@ -24,18 +27,20 @@ pub(in crate::api) struct OperationSpan {
     began: Instant,
     subject: SpanSubject,
     has_turn: AtomicBool,
+    details: Mutex<OperationDetails>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum SpanSubject {
     Collective(Descriptor),
     Message(MessageDescriptor, u64),
+    MonitoredBarrier { number: u64, timeout_ms: u64 },
 }
 
 impl SpanSubject {
     const fn lane_kind(&self) -> LaneKind {
         match self {
-            Self::Collective(_) => LaneKind::Collectives,
+            Self::Collective(_) | Self::MonitoredBarrier { .. } => LaneKind::Collectives,
             Self::Message(..) => LaneKind::Messages,
         }
     }
@@ -56,10 +61,20 @@ impl OperationSpan {
         Self::begin(track, SpanSubject::Message(*message, sequence))
     }
 
+    /// Starts the span of a monitored barrier.
+    pub(in crate::api) fn monitored_barrier(
+        track: &Arc<GroupTrack>,
+        number: u64,
+        timeout_ms: u64,
+    ) -> Self {
+        Self::begin(track, SpanSubject::MonitoredBarrier { number, timeout_ms })
+    }
+
     fn begin(track: &Arc<GroupTrack>, subject: SpanSubject) -> Self {
         let lane = track.take_lane(subject.lane_kind());
         let has_turn = AtomicBool::new(false);
-        Self { track: Arc::clone(track), lane, began: Instant::now(), subject, has_turn }
+        let (track, began, details) = (Arc::clone(track), Instant::now(), Mutex::default());
+        Self { track, lane, began, subject, has_turn, details }
     }
 
     /// Records the start of the operation's turn. Until the turn ends, the algorithm and the waits
@@ -70,6 +85,11 @@ impl OperationSpan {
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
+    /// Changes the details of the operation.
+    pub(in crate::api) fn update_details(&self, change: impl FnOnce(&mut OperationDetails)) {
+        change(&mut lock(&self.details));
+    }
+
     /// Ends the span and records it.
     pub(in crate::api) fn end(self, outcome: &Result<()>) {
         let turn = if self.has_turn.load(Ordering::Relaxed) {
@@ -78,9 +98,11 @@ impl OperationSpan {
             None
         };
         let failure = outcome.as_ref().err().cloned().map(Box::new);
+        let details = Box::new(std::mem::take(&mut *lock(&self.details)));
         let kind = match self.subject {
             SpanSubject::Collective(descriptor) => TraceEventKind::Collective {
                 descriptor,
+                details,
                 turn: turn.map(|turn| turn.began),
                 algorithm: turn.and_then(|turn| turn.algorithm),
                 failure,
@@ -88,9 +110,48 @@ impl OperationSpan {
             SpanSubject::Message(message, sequence) => {
                 TraceEventKind::Message { message, sequence, failure }
             }
+            SpanSubject::MonitoredBarrier { number, timeout_ms } => {
+                TraceEventKind::MonitoredBarrier { number, timeout_ms, details, failure }
+            }
         };
         let (track, lane, began) = (Arc::clone(&self.track), self.lane, self.began);
         push_event(TraceEvent { track, lane, began, ended: Instant::now(), kind });
+    }
+}
+
+/// An operation whose device time is added to the trace when the device has completed it.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct DeviceSpan {
+    track: Arc<GroupTrack>,
+    name: LabelledName,
+    sequence: u64,
+}
+
+impl OperationSpan {
+    /// Returns the operation for the trace of its device time.
+    pub(in crate::api) fn device_span(&self) -> DeviceSpan {
+        let (name, label, sequence) = match self.subject {
+            SpanSubject::Collective(it) => (it.call_name(), it.label, it.sequence),
+            SpanSubject::Message(it, sequence) => {
+                (if it.is_outgoing { "send" } else { "recv" }, it.label, sequence)
+            }
+            SpanSubject::MonitoredBarrier { number, .. } => {
+                (MONITORED_BARRIER, Label::NONE, number)
+            }
+        };
+        DeviceSpan { track: Arc::clone(&self.track), name: LabelledName { name, label }, sequence }
+    }
+}
+
+impl DeviceSpan {
+    /// Adds the device time to the trace. The library has noticed now that the device has completed
+    /// the operation, so the span ends now.
+    pub(in crate::api) fn record(&self, time: Duration) {
+        let Self { name, sequence, .. } = *self;
+        let (track, lane, ended) = (Arc::clone(&self.track), None, Instant::now());
+        let began = ended.checked_sub(time).unwrap_or(ended);
+        let kind = TraceEventKind::DeviceWork { name, sequence };
+        push_event(TraceEvent { track, lane, began, ended, kind });
     }
 }
 
@@ -124,7 +185,6 @@ mod tests {
     use super::*;
     use crate::base::dtype::DataType;
     use crate::base::ids::Nonce;
-    use crate::base::label::Label;
 
     #[test]
     fn lowest_free_lane_is_taken_and_released_lanes_reused() {

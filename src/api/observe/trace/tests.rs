@@ -5,7 +5,7 @@ use super::*;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::dtype::DataType;
 use crate::base::ids::Nonce;
-use crate::base::label::Label;
+use crate::base::label::{Label, LabelledName};
 use crate::base::op::ReduceOp;
 use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::time::Instant;
@@ -36,6 +36,7 @@ fn collective_event(
     let [began, turn, ended] = at;
     let kind = TraceEventKind::Collective {
         descriptor: all_reduce(7),
+        details: Box::default(),
         turn: Some(turn),
         algorithm: Some("one_shot"),
         failure: failure.map(Box::new),
@@ -79,6 +80,23 @@ fn labels_appear_in_span_names_and_arguments() {
         assert_eq!(events_named(&file, name)[0]["args"]["label"], "layer3.weight");
     }
     assert_eq!(events_named(&file, "all_reduce")[0]["args"].get("label"), None);
+}
+
+#[test]
+fn device_time_is_a_span_outside_the_lanes() {
+    let (track, now) = (track(), Instant::now());
+    let name = LabelledName { name: "all_reduce", label: Label::NONE };
+    let kind = TraceEventKind::DeviceWork { name, sequence: 7 };
+    let (began, ended) = (now, now + Duration::from_millis(302));
+    let event = TraceEvent { track, lane: None, began, ended, kind };
+    let file: Value = serde_json::from_str(&write_to_string(&[event], 0, true)).unwrap();
+    let events = events_named(&file, "all_reduce");
+    let phases: Vec<&Value> = events.iter().map(|event| &event["ph"]).collect();
+    assert_eq!(phases, ["b", "e"]);
+    let args = &events[0]["args"];
+    assert_eq!((&args["device_ms"], &args["sequence"]), (&json!(302.0), &json!(7)));
+    let times = [0, 1].map(|index: usize| events[index]["ts"].as_f64().unwrap());
+    assert!((times[1] - times[0] - 302_000.0).abs() < 0.01, "{times:?}");
 }
 
 #[test]

@@ -18,9 +18,11 @@
 //! Lines are in the order in which the events ended. Viewers sort the lines by time, and so does
 //! `dist-doctor trace` when it merges files.
 
-use super::event::{TraceEvent, TraceEventKind};
+use super::event::{MONITORED_BARRIER, TraceEvent, TraceEventKind};
 use super::track::{GroupTrack, LANES_PER_KIND};
+use crate::api::observe::operation_details::{CallSizes, OperationDetails};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
+use crate::base::dtype::DataType;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelledName};
@@ -150,13 +152,13 @@ impl<W: Write> TraceWriter<W> {
 
     fn write_event(&mut self, event: &TraceEvent) -> io::Result<()> {
         match &event.kind {
-            TraceEventKind::Collective { descriptor, turn, algorithm, failure } => {
-                let mut args = collective_args(&event.track, descriptor);
+            TraceEventKind::Collective { descriptor, details, turn, algorithm, failure } => {
+                let mut args = collective_args(&event.track, descriptor, details);
                 args.insert("algorithm".into(), json!(algorithm));
                 if let Some(turn) = turn {
                     args.insert("started_us".into(), json!(self.monotonic_us(*turn)));
                 }
-                let (name, label) = (descriptor.kind.name(), descriptor.label);
+                let (name, label) = (descriptor.call_name(), descriptor.label);
                 let name = LabelledName { name, label }.to_string();
                 self.write_span(event, "collective", &name, args, failure.as_deref())?;
                 self.write_phases(event, *turn, failure.is_some())
@@ -164,6 +166,19 @@ impl<W: Write> TraceWriter<W> {
             TraceEventKind::Message { message, sequence, failure } => {
                 let (name, args) = message_args(&event.track, message, *sequence);
                 self.write_span(event, "message", &name, args, failure.as_deref())
+            }
+            TraceEventKind::MonitoredBarrier { number, timeout_ms, details, failure } => {
+                let mut args = group_args(&event.track, *number);
+                args.insert("timeout_ms".into(), json!(timeout_ms));
+                args.insert("missing".into(), json!(details.missing));
+                let name = MONITORED_BARRIER;
+                self.write_span(event, name, name, args, failure.as_deref())
+            }
+            TraceEventKind::DeviceWork { name, sequence } => {
+                let mut args = group_args(&event.track, *sequence);
+                let time = event.ended.saturating_duration_since(event.began);
+                args.insert("device_ms".into(), json!(time.as_secs_f64() * 1000.0));
+                self.write_async_span(event, "device", &name.to_string(), Value::Object(args))
             }
             TraceEventKind::Wait { rank } => {
                 let name = format!("wait for rank {}", event.track.global_rank(*rank));
@@ -195,19 +210,7 @@ impl<W: Write> TraceWriter<W> {
             let times = event.began..event.ended;
             self.write_slice(event, times, category, name, Value::Object(args))?;
         } else {
-            // A span without a lane is written as a pair of asynchronous events with a common id.
-            // Viewers draw such spans outside the lanes.
-            self.async_spans += 1;
-            let id = format!("{pid}.{}", self.async_spans);
-            for (phase, at, args) in
-                [("b", event.began, Value::Object(args)), ("e", event.ended, json!({}))]
-            {
-                let ts = self.monotonic_us(at);
-                self.write_line(&json!({
-                    "name": name, "cat": category, "ph": phase, "id": id, "pid": pid, "tid": tid,
-                    "ts": ts, "args": args,
-                }))?;
-            }
+            self.write_async_span(event, category, name, Value::Object(args))?;
         }
         let Some(error) = failure else { return Ok(()) };
         let ts = self.monotonic_us(event.ended);
@@ -217,9 +220,30 @@ impl<W: Write> TraceWriter<W> {
         }))
     }
 
+    /// Writes a span without a lane, as a pair of asynchronous events with a common id. Viewers
+    /// draw such spans outside the lanes.
+    fn write_async_span(
+        &mut self,
+        event: &TraceEvent,
+        category: &str,
+        name: &str,
+        args: Value,
+    ) -> io::Result<()> {
+        let (pid, tid) = (event.track.own_global_rank(), thread_id(event).unwrap_or(0));
+        self.async_spans += 1;
+        let id = format!("{pid}.{}", self.async_spans);
+        for (phase, at, args) in [("b", event.began, args), ("e", event.ended, json!({}))] {
+            let ts = self.monotonic_us(at);
+            self.write_line(&json!({
+                "name": name, "cat": category, "ph": phase, "id": id, "pid": pid, "tid": tid,
+                "ts": ts, "args": args,
+            }))?;
+        }
+        Ok(())
+    }
+
     /// Writes the phases of an operation: the wait for its turn, and the work. An operation without
-    /// a turn that succeeded has no phases: it is the second operation of a call and ran in the
-    /// turn of the first.
+    /// a turn that succeeded has no phases.
     fn write_phases(
         &mut self,
         event: &TraceEvent,
@@ -297,20 +321,32 @@ fn thread_id(event: &TraceEvent) -> Option<u32> {
     )
 }
 
-fn collective_args(track: &GroupTrack, descriptor: &Descriptor) -> Map<String, Value> {
+fn collective_args(
+    track: &GroupTrack,
+    descriptor: &Descriptor,
+    details: &OperationDetails,
+) -> Map<String, Value> {
+    let mut dtype = descriptor.dtype;
     let count = match descriptor.count_spec {
         CountSpec::Count(count) => Some(count),
         CountSpec::Counts { total, .. } => Some(total),
-        CountSpec::Lengths => Some(1),
+        CountSpec::Lengths => {
+            dtype = Some(DataType::U8);
+            details.total_bytes
+        }
         CountSpec::Pairwise | CountSpec::Operator | CountSpec::TensorList => None,
     };
-    let element = descriptor.dtype.map_or(1, |dtype| dtype.size()) as u64;
+    let element = dtype.map_or(1, |dtype| dtype.size()) as u64;
     let mut args = group_args(track, descriptor.sequence);
     args.insert("count".into(), json!(count));
     args.insert("bytes".into(), json!(count.map(|count| count.saturating_mul(element))));
-    args.insert("dtype".into(), json!(descriptor.dtype.map(|dtype| dtype.name())));
+    args.insert("dtype".into(), json!(dtype.map(|dtype| dtype.name())));
     args.insert("op".into(), json!(descriptor.op.map(|op| op.name())));
     args.insert("root".into(), json!(descriptor.root));
+    let size = Some(track.global_ranks.len());
+    let CallSizes { inputs, outputs } = details.collective_sizes(descriptor, track.rank, size);
+    args.insert("input_sizes".into(), json!(inputs));
+    args.insert("output_sizes".into(), json!(outputs));
     add_label(&mut args, &descriptor.label);
     args
 }

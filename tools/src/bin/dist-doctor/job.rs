@@ -97,7 +97,7 @@ impl JobDumps {
                 // If the dump does not contain the group of an entry, there is no timeline for the
                 // entry.
                 if let Some(timeline) = timeline
-                    .filter(|timeline| timeline.dump_index == number && entry.message.is_none())
+                    .filter(|timeline| timeline.dump_index == number && entry.is_collective())
                 {
                     timeline.entry_by_sequence.insert(entry.sequence, entry_index);
                 }
@@ -306,6 +306,19 @@ mod tests {
             "{:?}",
             job.remarks
         );
+    }
+
+    #[test]
+    fn monitored_barrier_is_no_collective_of_the_timeline() {
+        let mut dump = sample_dumps::sample_dump(0, 2, 2);
+        dump.add_monitored_barrier(1, 0, 2);
+        let job = JobDumps::from_dumps(vec![dump.to_dump()]);
+        let timeline = &job.groups[0].timelines[&0];
+        let operations: Vec<&str> =
+            job.calls(timeline).map(|(_, entry)| entry.operation.as_str()).collect();
+        assert_eq!(operations, ["all_reduce"; 2]);
+        let current = job.current_activity(0);
+        assert_eq!(current, "it has been in monitored_barrier #2 of group world for 15.0 s");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 const FORMAT_NAME: &str = "libdist flight recorder";
 
 /// The supported version of the format.
-const FORMAT_VERSION: u64 = 2;
+const FORMAT_VERSION: u64 = 3;
 
 /// The largest number of entries in a dump. A recorder keeps fewer.
 const MAX_ENTRIES: usize = 10_000;
@@ -90,6 +90,8 @@ pub(crate) struct OperationRecord {
     /// The label of the call, if any.
     pub(crate) label: Option<String>,
     pub(crate) message: Option<MessageDetails>,
+    /// True if the operation is a monitored barrier. These have sequence numbers of their own.
+    pub(crate) is_monitored_barrier: bool,
     pub(crate) state: OperationState,
     pub(crate) issued_ns: u64,
     pub(crate) started_ns: Option<u64>,
@@ -202,7 +204,7 @@ impl OperationRecord {
             _ => return Err("the state is missing or unknown".to_owned()),
         };
         let message = match value["kind"].as_str() {
-            Some("collective") => None,
+            Some("collective" | "monitored_barrier") => None,
             Some("message") => Some(MessageDetails { peer: optional_index_field(value, "peer")? }),
             _ => return Err("the kind is missing or unknown".to_owned()),
         };
@@ -217,11 +219,17 @@ impl OperationRecord {
                 _ => Some(text_field(value, "label")?),
             },
             message,
+            is_monitored_barrier: value["kind"] == "monitored_barrier",
             state,
             issued_ns: number_field(value, "issued_ns")?,
             started_ns: optional_number_field(value, "started_ns")?,
             ended_ns: optional_number_field(value, "ended_ns")?,
         })
+    }
+
+    /// Returns true if the operation is a collective of the group's queue.
+    pub(crate) fn is_collective(&self) -> bool {
+        self.message.is_none() && !self.is_monitored_barrier
     }
 
     /// Returns true if the operation has not ended: it waits or runs.
@@ -298,7 +306,7 @@ mod tests {
             (b"\x7fELF\x02\x01", "not JSON"),
             (b"[]", "not a dump"),
             (b"{\"format\":\"libdist flight recorder\",\"version\":9}", "version 9"),
-            (b"{\"format\":\"libdist flight recorder\",\"version\":2}", "\"groups\""),
+            (b"{\"format\":\"libdist flight recorder\",\"version\":3}", "\"groups\""),
         ] {
             let parse_error = Dump::parse("f", bytes).unwrap_err();
             assert!(parse_error.contains(reason), "{parse_error}");

@@ -15,7 +15,7 @@ pub(crate) struct SampleDump(Value);
 /// dump is taken at 20 s.
 pub(crate) fn sample_dump(rank: usize, size: usize, finished_count: u64) -> SampleDump {
     let mut dump = SampleDump(json!({
-        "format": "libdist flight recorder", "version": 2, "library": "0.1.0", "reason": "request",
+        "format": "libdist flight recorder", "version": 3, "library": "0.1.0", "reason": "request",
         "host": "a", "pid": 100 + rank, "rank": rank, "world_size": size,
         "origin_unix_ns": ORIGIN_UNIX_NS, "taken_ns": 20 * SECOND_NS, "groups_left_out": 0,
         "groups": [], "entries": [],
@@ -75,6 +75,13 @@ impl SampleDump {
             "state": "running",
         });
         self.list_mut("entries").push(entry);
+    }
+
+    /// Adds a monitored barrier with this number. It started at 5 s and still runs.
+    pub(crate) fn add_monitored_barrier(&mut self, id: u64, rank: usize, number: u64) {
+        self.add_collective(id, rank, number, "monitored_barrier", "");
+        let Some(entry) = self.list_mut("entries").last_mut() else { return };
+        entry["kind"] = json!("monitored_barrier");
     }
 
     /// Sets the label of the last operation. An empty text removes the label.

@@ -26,7 +26,7 @@ const FORMAT_VERSION: u64 = 1;
 
 /// Collectives in which no rank ends before all ranks have begun.
 const SYNCHRONISING_COLLECTIVES: &[&str] =
-    &["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
+    &["all_reduce", "all_gather", "all_gather_bytes", "reduce_scatter", "all_to_all", "barrier"];
 
 /// The clock of a process, as its trace describes it.
 #[derive(Clone, Debug)]
