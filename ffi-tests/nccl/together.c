@@ -425,53 +425,6 @@ static void first_collective_alone_times_out(struct rank *self)
     free_device(memory);
 }
 
-static atomic_int n_warnings;
-
-static void count_warnings(int32_t level, const char *line, void *user)
-{
-    (void)user;
-    if (level == DIST_LOG_WARN && strstr(line, "enqueues an operation of NCCL") != NULL) {
-        atomic_fetch_add(&n_warnings, 1);
-    }
-}
-
-/* Runs an operation of each of two groups, the second one while the first one runs. */
-static void run_two_groups(struct rank *self, dist_group_t *other, float *const memory[2], CUstream second)
-{
-    dist_work_t *works[2];
-    REQUIRE_OK(start_sum(self->group, memory[0], self->stream, &works[0]));
-    /* The work ends when the operation is in the stream. */
-    CHECK_OK(dist_work_wait(works[0], LIMIT_MS));
-    REQUIRE_OK(start_sum(other, memory[1], second, &works[1]));
-    for (int i = 0; i < 2; i++) {
-        CHECK_OK(dist_work_synchronize(works[i], LIMIT_MS));
-        CHECK_OK(dist_work_release(works[i]));
-    }
-    CHECK_OK(dist_barrier(self->group, NULL, NULL));
-}
-
-/* Operations of two groups in one stream have an order. In two streams they have none, and the log
- * has one line about it. The stub makes each operation slow, so that the first one still runs. */
-static void groups_without_an_order_are_logged_once(struct rank *self)
-{
-    dist_group_t *other = NULL;
-    float *memory[2] = { floats(1), floats(1) };
-    CUstream second;
-    REQUIRE(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    REQUIRE_OK(make_group(self, "unordered", &other));
-    run_two_groups(self, other, memory, self->stream);
-    CHECK(atomic_load(&n_warnings) == 0);
-    CHECK_OK(dist_barrier(self->group, NULL, NULL));
-    run_two_groups(self, other, memory, second);
-    CHECK(atomic_load(&n_warnings) == 1);
-    run_two_groups(self, other, memory, second);
-    CHECK(atomic_load(&n_warnings) == 1);
-    CHECK_OK(dist_group_release(other));
-    CHECK(cuStreamDestroy_v2(second) == CUDA_SUCCESS);
-    free_device(memory[0]);
-    free_device(memory[1]);
-}
-
 int main(int argc, char **argv)
 {
     static const struct {
@@ -485,13 +438,8 @@ int main(int argc, char **argv)
         { "first_ones", first_collective_does_not_block },
         { "left_behind", release_of_a_group_waits_for_no_peer },
         { "alone_first", first_collective_alone_times_out },
-        { "unordered", groups_without_an_order_are_logged_once },
     };
     REQUIRE(argc == 2);
-    if (strcmp(argv[1], "unordered") == 0) {
-        CHECK_OK(dist_set_log_level(DIST_LOG_WARN));
-        CHECK_OK(dist_set_log_callback(count_warnings, NULL));
-    }
     for (size_t i = 0; i < sizeof of_two / sizeof of_two[0]; i++) {
         if (strcmp(argv[1], of_two[i].name) == 0) {
             run_on_ranks(2, BACKEND, of_two[i].body);

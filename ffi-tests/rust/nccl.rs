@@ -285,7 +285,7 @@ fn queued_operation_waits_without_blocking_others() {
 
 #[test]
 fn groups_without_an_order_are_logged_once() {
-    compile_and_run("together", Some("unordered"), &[("DIST_STUB_NCCL_SLOW_US", "30000")]);
+    compile_and_run("unordered", None, &[("DIST_STUB_NCCL_SLOW_US", "30000")]);
 }
 
 /// One of several processes exits without leaving the group; the survivors report it and continue
