@@ -46,6 +46,13 @@ pub struct RefusedMessages {
     pub is_reported: bool,
 }
 
+impl RefusedMessages {
+    /// Returns whether no message was refused.
+    pub fn is_empty(&self) -> bool {
+        self.by_this_rank.is_empty() && self.unreported.is_none() && !self.is_reported
+    }
+}
+
 /// A message to send. The engine borrows the bytes of the message until it calls the completion.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {

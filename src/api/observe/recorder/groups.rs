@@ -89,8 +89,9 @@ struct ListedGroup {
     /// `None` once the group has been left.
     backend: Option<Weak<dyn Backend>>,
     failure: Option<Error>,
-    /// The refused messages; set when the group is left.
-    refused: RefusedMessages,
+    /// The refused messages, if there are any; set when the group is left. Boxed, so that an idle
+    /// group stays small.
+    refused: Option<Box<RefusedMessages>>,
     /// `None` once [`take_call_summaries`] has returned the calls.
     history: Option<Arc<CallHistory>>,
     /// True after [`Self::take_new_failure`] has returned the failure.
@@ -136,7 +137,7 @@ pub(super) fn add_to_list(new: &NewGroup<'_>) -> (u64, bool) {
         global_ranks: new.global_ranks.to_vec(),
         backend: Some(Arc::downgrade(new.backend)),
         failure: None,
-        refused: RefusedMessages::default(),
+        refused: None,
         history: Some(Arc::clone(new.history)),
         is_reported: false,
     });
@@ -169,7 +170,8 @@ impl ListedGroup {
     fn refresh_refused_messages(&mut self) {
         let backend = self.backend.as_ref().and_then(Weak::upgrade);
         if let Some(engine) = backend.as_ref().and_then(|backend| backend.point_to_point()) {
-            self.refused = engine.refused_messages();
+            let refused = engine.refused_messages();
+            self.refused = (!refused.is_empty()).then(|| Box::new(refused));
         }
     }
 
@@ -194,7 +196,7 @@ impl ListedGroup {
             failure: self.failure.clone(),
             is_failure_known: history.is_failure_known(),
             sum: history.sum(),
-            refused: std::mem::take(&mut self.refused),
+            refused: self.refused.take().map(|refused| *refused).unwrap_or_default(),
             last_calls: Vec::new(),
             history,
         })
