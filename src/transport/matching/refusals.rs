@@ -9,6 +9,7 @@
 
 use super::frame::{MessageFrame, Refusal};
 use super::link::QueuedItem;
+use super::posted::is_internal_tag;
 use super::state::MatchingState;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -75,8 +76,12 @@ impl MatchingState {
         self.refused.unreported.get_or_insert(error);
     }
 
-    /// Returns the error of a refused message of this rank, once.
-    pub(super) fn take_refusal(&mut self) -> Result<()> {
+    /// Returns the error of a refused message of this rank, once. The library's own messages, which
+    /// have internal tags, leave the error to the next message of the program.
+    pub(super) fn take_refusal(&mut self, tag: Option<u32>) -> Result<()> {
+        if tag.is_some_and(is_internal_tag) {
+            return Ok(());
+        }
         match self.refused.unreported.take() {
             Some(error) => {
                 self.refused.is_reported = true;

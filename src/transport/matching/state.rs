@@ -99,7 +99,7 @@ impl MatchingState {
         completion: Arc<dyn Completion>,
     ) -> Result<()> {
         self.check_postable(Some(message.to))?;
-        self.take_refusal()?;
+        self.take_refusal(Some(message.tag))?;
         let link = self.peers.link(message.to);
         if let Some(error) = link.send_refusal() {
             let error = error.clone();
@@ -214,7 +214,7 @@ impl MatchingState {
         completion: Arc<dyn Completion>,
     ) -> Result<()> {
         self.check_postable(message.from)?;
-        self.take_refusal()?;
+        self.take_refusal(message.tag)?;
         let receive = self.requests.add_receive(message, completion, false);
         self.match_receive(receive);
         self.start_receive_timer(receive);
