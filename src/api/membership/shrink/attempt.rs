@@ -24,6 +24,34 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 /// one window. A window is the time after which a silent rank is skipped.
 const NOTICES_PER_WINDOW: u32 = 4;
 
+/// The times at which a rank sends wait notices to its followers.
+#[derive(Debug)]
+pub(super) struct NoticeSchedule {
+    next: Deadline,
+}
+
+impl Default for NoticeSchedule {
+    fn default() -> Self {
+        Self { next: Deadline::after(Duration::ZERO) }
+    }
+}
+
+impl NoticeSchedule {
+    /// Returns whether notices are due. If so, plans the next ones.
+    pub(super) fn take_due(&mut self, window: Duration) -> bool {
+        let is_due = self.next.has_passed();
+        if is_due {
+            self.next = Deadline::after(window / NOTICES_PER_WINDOW);
+        }
+        is_due
+    }
+
+    /// Returns the time until the next notices.
+    pub(super) fn remaining(&self) -> Duration {
+        self.next.remaining()
+    }
+}
+
 /// A group that is complete on this rank. The group is formed when the ready notice has confirmed
 /// that it is complete on all members.
 #[derive(Debug)]
@@ -82,32 +110,25 @@ pub(super) struct ShrinkAttempt<'a> {
 /// The lower rank may stop responding, and then this rank becomes the coordinator. Until then, this
 /// rank sends periodic wait notices to its pending followers. Without the notices, they would skip
 /// this rank and form a group without it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct PendingFollowers {
     links: BTreeMap<Rank, SurvivorLink>,
-    next_notice: Deadline,
-}
-
-impl Default for PendingFollowers {
-    fn default() -> Self {
-        Self { links: BTreeMap::new(), next_notice: Deadline::after(Duration::ZERO) }
-    }
+    notices: NoticeSchedule,
 }
 
 impl PendingFollowers {
-    /// Accepts new connections and sends the wait notices that are due. Returns the time at which
-    /// the next notices are due.
+    /// Accepts new connections and sends the wait notices that are due. Returns the time until the
+    /// next notices.
     pub(super) fn send_wait_notices(
         &mut self,
         session: &SurvivorSession<'_>,
         window: Duration,
-    ) -> Deadline {
+    ) -> Duration {
         let message = ShrinkMessage::Wait.encode();
         let was_notified =
             |link: &SurvivorLink| link.send(&message, &Deadline::after(SEND_TIMEOUT)).is_ok();
-        if self.next_notice.has_passed() {
+        if self.notices.take_due(window) {
             self.links.retain(|_, link| was_notified(link));
-            self.next_notice = Deadline::after(window / NOTICES_PER_WINDOW);
         }
         // If a rank connects again, its earlier connection was lost, and the new one replaces it.
         for (rank, link) in session.take_arrivals() {
@@ -115,7 +136,7 @@ impl PendingFollowers {
                 self.links.insert(rank, link);
             }
         }
-        self.next_notice
+        self.notices.remaining()
     }
 
     /// Takes the connections, because this rank becomes the coordinator.

@@ -2,7 +2,9 @@
 //! expected to join. The coordinator collects the joins of the other ranks, proposes the joined
 //! ranks as members of the new group, and commits the proposal when all members have accepted it.
 
-use super::attempt::{CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin};
+use super::attempt::{
+    CommittedProposal, NoticeSchedule, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin,
+};
 use super::membership::MembershipStatus;
 use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
 use crate::base::deadline::Deadline;
@@ -42,9 +44,21 @@ struct CoordinatorLinks {
     unjoined: BTreeMap<Rank, SurvivorLink>,
     /// The probes of ranks that have not joined.
     probes: BTreeMap<Rank, PeerProbe>,
+    notices: NoticeSchedule,
 }
 
 impl CoordinatorLinks {
+    /// Sends the wait notices that are due to the joined ranks. Returns the time until the next
+    /// notices.
+    fn send_wait_notices(&mut self, window: Duration) -> Duration {
+        if self.notices.take_due(window) {
+            let message = ShrinkMessage::Wait.encode();
+            let limit = Deadline::after(SEND_TIMEOUT);
+            self.joined.retain(|_, link| link.send(&message, &limit).is_ok());
+        }
+        self.notices.remaining()
+    }
+
     fn links(&self) -> impl Iterator<Item = &SurvivorLink> {
         let open = self.probes.values().filter_map(|probe| match probe {
             PeerProbe::Open(link) => Some(link),
@@ -110,6 +124,7 @@ impl ShrinkAttempt<'_> {
         loop {
             self.accept_joins(peers);
             peers.joined.retain(|_, link| link.poll().is_ok());
+            let until_notice = peers.send_wait_notices(self.window);
             self.probe_unjoined(peers)?;
             let missing: Vec<Rank> = (0..self.group.size())
                 .filter(|&rank| rank != self.me() && self.membership.is_expected(rank))
@@ -125,9 +140,11 @@ impl ShrinkAttempt<'_> {
                 missing.into_iter().for_each(|rank| self.mark_absent(rank, reason.clone()));
                 return Ok(());
             }
-            let slice =
-                if peers.has_pending_connect() { until.capped(PROBE_INTERVAL) } else { until };
-            self.session.wait(peers.links(), &slice)?;
+            let slice = match peers.has_pending_connect() {
+                true => until_notice.min(PROBE_INTERVAL),
+                false => until_notice,
+            };
+            self.session.wait(peers.links(), &until.capped(slice))?;
         }
     }
 
@@ -234,11 +251,12 @@ impl ShrinkAttempt<'_> {
         let proposal = MembershipProposal { id, epoch, members };
         let limit = self.deadline.capped(self.window.max(SEND_TIMEOUT));
         let message = ShrinkMessage::Propose(proposal.clone()).encode();
-        let joined = &mut peers.joined;
-        let before = joined.len();
-        joined.retain(|_, link| link.send(&message, &limit).is_ok());
-        let mut waiting: Vec<Rank> = joined.keys().copied().collect();
-        while joined.len() == before && !waiting.is_empty() {
+        let before = peers.joined.len();
+        peers.joined.retain(|_, link| link.send(&message, &limit).is_ok());
+        let mut waiting: Vec<Rank> = peers.joined.keys().copied().collect();
+        while peers.joined.len() == before && !waiting.is_empty() {
+            let until_notice = peers.send_wait_notices(self.window);
+            let joined = &mut peers.joined;
             waiting.retain(|rank| !has_agreed(joined, *rank, &proposal));
             if joined.len() < before || waiting.is_empty() {
                 break;
@@ -253,9 +271,10 @@ impl ShrinkAttempt<'_> {
             }
             SurvivorSession::wait_for_links(
                 waiting.iter().filter_map(|rank| joined.get(rank)),
-                &limit,
+                &limit.capped(until_notice),
             )?;
         }
+        let joined = &mut peers.joined;
         if joined.len() < before {
             return Ok(None);
         }

@@ -10,10 +10,6 @@ use crate::transport::survivor_rendezvous::{SurvivorConnectResult, SurvivorLink}
 use crate::wait::pause;
 use std::time::Duration;
 
-/// The time by which a follower waits longer for a message than the coordinator's own time limits
-/// require.
-const COORDINATOR_GRACE: Duration = Duration::from_secs(1);
-
 /// The interval between two polls of a pending connection. Polling is needed because nothing
 /// notifies this thread.
 const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -95,13 +91,12 @@ impl ShrinkAttempt<'_> {
                 }
             };
             match message {
-                // The candidate is alive and still follows a lower rank. It becomes the coordinator
-                // if no lower rank does.
-                ShrinkMessage::Wait => message_limit = self.deadline.capped(self.window),
-                // The candidate coordinates. It waits for the other ranks to join, and then for all
-                // members to accept. Each of these two waits may take one window.
-                ShrinkMessage::Welcome => {
-                    message_limit = self.deadline.capped(self.window * 2 + COORDINATOR_GRACE)
+                // The candidate is alive. It follows a lower rank and becomes the coordinator if no
+                // lower rank does, or it coordinates. If it then sends no more notices, this rank
+                // leaves it after one window, as the ranks do that it has not answered. Otherwise
+                // those ranks would form the group without this rank.
+                ShrinkMessage::Wait | ShrinkMessage::Welcome => {
+                    message_limit = self.deadline.capped(self.window)
                 }
                 ShrinkMessage::Propose(proposal) if proposal.members.contains(&self.me()) => {
                     if link
@@ -110,7 +105,7 @@ impl ShrinkAttempt<'_> {
                     {
                         return ended(FollowOutcome::Reconnect);
                     }
-                    message_limit = self.deadline.capped(self.window * 2 + COORDINATOR_GRACE);
+                    message_limit = self.deadline.capped(self.window);
                     agreed = Some(proposal);
                 }
                 ShrinkMessage::Commit(id) => {
@@ -174,7 +169,7 @@ impl ShrinkAttempt<'_> {
                 Ok(None) if limit.has_passed() => return Ok(FollowerEvent::TimedOut),
                 Ok(None) => {
                     let until = self.pending_followers.send_wait_notices(self.session, self.window);
-                    self.session.wait([&*link], &limit.capped(until.remaining()))?;
+                    self.session.wait([&*link], &limit.capped(until))?;
                 }
                 Err(_) => return Ok(FollowerEvent::Closed),
             }
