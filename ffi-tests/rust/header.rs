@@ -1,4 +1,5 @@
-//! Compares the committed headers with the generated ones, and their version with the library's.
+//! Compares the committed headers and the interface for Python with the generated ones, and the
+//! version of the headers with the library's.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(unsafe_code, reason = "calls exported functions")]
 
@@ -28,6 +29,19 @@ fn committed_headers_match_generated_headers() {
             committed == generated,
             "include/{name} is not what the source generates (first difference at line {line}): run \
              `cargo xtask header`, and look at the diff, which is a change of the C interface"
+        );
+    }
+}
+
+#[test]
+fn committed_python_interface_matches_the_source() {
+    let generated = dist_headers::generate_python(Path::new(ROOT));
+    for (name, text) in [("_abi.py", generated.module), ("_abi.pyi", generated.stub)] {
+        let path = Path::new(ROOT).join("python/src/libdist").join(name);
+        let committed = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        assert!(
+            committed == text,
+            "python/src/libdist/{name} is not what the source generates: run `cargo xtask python`"
         );
     }
 }

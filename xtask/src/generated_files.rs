@@ -1,10 +1,11 @@
 //! The files that are generated and also committed. They are the headers in `include/` (`cargo
-//! xtask header`), and the table of supported features in `docs/backends.md` (`cargo xtask
+//! xtask header`), the interface for Python's ctypes in `python/src/libdist/` (`cargo xtask
+//! python`), and the table of supported features in `docs/backends.md` (`cargo xtask
 //! support-table`).
 //!
-//! The package `dist-headers` generates the headers from the source. A test program generates the
-//! table by asking the back ends. Other tests check that the committed files agree with the
-//! generated text.
+//! The package `dist-headers` generates the headers and the interface for Python from the source. A
+//! test program generates the table by asking the back ends. Other tests check that the committed
+//! files agree with the generated text.
 
 use crate::{Arguments, CommandResult, run, workspace};
 use std::fs;
@@ -16,8 +17,18 @@ const END: &str = "<!-- support:end -->";
 /// Generates the headers and writes the files that have changed.
 pub(crate) fn update_headers(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
+    run_generator(&[])
+}
+
+/// Generates the interface for Python's ctypes and writes the files that have changed.
+pub(crate) fn update_python(rest: &[String]) -> CommandResult {
+    Arguments::new(rest).finish()?;
+    run_generator(&["python"])
+}
+
+fn run_generator(arguments: &[&str]) -> CommandResult {
     let mut generator = workspace::cargo();
-    generator.args(["run", "--quiet", "--package", "dist-headers"]);
+    generator.args(["run", "--quiet", "--package", "dist-headers", "--"]).args(arguments);
     Ok(workspace::run_cargo_checked(&mut generator)?.success())
 }
 

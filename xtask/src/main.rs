@@ -86,6 +86,7 @@ gpu [--look] [--quick]
 tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
                     standard library (rustup component add rust-src)
 header              write the headers in include/ from the source
+python              write the interface for Python's ctypes in python/src/libdist/ from the source
 support-table       write the table of operations that back ends support into docs/backends.md
 interop [--venv DIR] [--nccl FILE] [--only WORDS] [--no-install]
                     run torch's store clients on libdist's server, libdist's clients on torch's
@@ -147,6 +148,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
         "header" => generated_files::update_headers(rest),
+        "python" => generated_files::update_python(rest),
         "support-table" => generated_files::update_support_table(rest),
         "interop" => interop::main(rest),
         "bench-store" => bench_store::main(rest),
