@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from datetime import timedelta
-
 import torch
 
-from ._native import (
-    ANY_SOURCE,
-    DTYPES,
-    OPERATORS,
-    PREMUL_SUM,
-    U8,
-    CallOptions,
-    blob_strings,
-    lib,
-)
+from .. import _abi
+from .._library import blob_list, lib
+from ._types import DTYPES, OPERATORS
 
-_UNSET = timedelta(milliseconds=-1)
-_OPTIONS_SIZE = ctypes.sizeof(CallOptions)
 
 
 def _is_plain(tensor) -> bool:
@@ -64,15 +53,15 @@ def _moved(tensor):
     """Returns the C type and the number of elements of a tensor whose bytes are only moved."""
     known = DTYPES.get(tensor.dtype)
     if known is not None:
-        return known[0], tensor.numel()
-    return U8, tensor.numel() * tensor.element_size()
+        return known, tensor.numel()
+    return _abi.DIST_U8, tensor.numel() * tensor.element_size()
 
 
 def _reduced(tensor):
     known = DTYPES.get(tensor.dtype)
     if known is None:
         raise TypeError(f"Invalid scalar type: libdist does not reduce {tensor.dtype}")
-    return known[0], tensor.numel()
+    return known, tensor.numel()
 
 
 def _same_kind(tensors, what: str) -> None:
@@ -87,7 +76,7 @@ def _pointers(tensors):
 
 
 def _counts(tensors, dtype):
-    if dtype == U8:
+    if dtype == _abi.DIST_U8:
         return (ctypes.c_size_t * len(tensors))(*[t.numel() * t.element_size() for t in tensors])
     return (ctypes.c_size_t * len(tensors))(*[t.numel() for t in tensors])
 
@@ -152,14 +141,14 @@ class Collectives:
         """Adds a sparse tensor of all ranks."""
         tensor = _one(tensors, "all_reduce")
         operator, _factor = self._operator(opts)
-        if tensor.layout != torch.sparse_coo or operator != 512:
+        if tensor.layout != torch.sparse_coo or operator != _abi.DIST_SUM:
             raise ValueError("libdist reduces sparse tensors only in COO layout, and only by SUM")
         own = tensor.coalesce()
         payload = torch.cat((_bytes(own.indices()), _bytes(own.values())))
         out = ctypes.c_void_p()
 
         def finish(_work):
-            strings = blob_strings(out)
+            strings = blob_list(out)
             tensor.copy_(_sparse_sum(strings, own))
 
         return self.issue(
@@ -171,7 +160,6 @@ class Collectives:
             tensors,
             (payload, out),
             finish,
-            flags=0,
         )
 
     def reduce(self, tensors, opts):
@@ -434,7 +422,7 @@ class Collectives:
         data = _apart(_readable(source), [target])
         size = self.group.size
         dtype, _count = _moved(source)
-        width = 1 if dtype in DTYPES_BY_NUMBER else source.element_size()
+        width = 1 if source.dtype in DTYPES else source.element_size()
         if not output_splits and not input_splits:
             if source.numel() % size or source.numel() != output.numel():
                 raise ValueError("Tensor's dim 0 does not divide equally across group size")
@@ -486,7 +474,7 @@ class Collectives:
 
     def recv_anysource(self, tensors, tag):
         """Receives a tensor from any rank; the work has the rank."""
-        return self._receive("recvAnySource", tensors, ANY_SOURCE, tag)
+        return self._receive("recvAnySource", tensors, _abi.DIST_ANY_SOURCE, tag)
 
     def _receive(self, title, tensors, src, tag):
         tensor = _one(tensors, "recv")
@@ -527,12 +515,9 @@ class Collectives:
         operator = opts.reduceOp
         kind = getattr(operator, "op", operator)
         number = OPERATORS[kind]
-        if number != PREMUL_SUM:
+        if number != _abi.DIST_PREMUL_SUM:
             return number, None
         return number, float(operator.__getstate__()[1])
-
-
-DTYPES_BY_NUMBER = {number: dtype for dtype, (number, _size) in DTYPES.items()}
 
 
 def _split(tensor, sizes, ranks, width):

@@ -9,21 +9,9 @@ import threading
 import weakref
 from datetime import timedelta
 
-from . import _errors
-from ._native import (
-    CULPRIT_LATE,
-    CULPRIT_NONE,
-    FIELD_DEVICE,
-    FIELD_RANK,
-    IN_PROGRESS,
-    OK,
-    Culprit,
-    GroupOptions,
-    ShrinkOptions,
-    copied_text,
-    last_error,
-    lib,
-)
+from .. import _abi
+from .._library import copied_text, last_error, lib, new_handle, text
+from ..errors import from_status
 from ._store import Meeting
 
 _living: weakref.WeakSet[NativeGroup] = weakref.WeakSet()
@@ -56,41 +44,42 @@ class NativeGroup:
         """Creates a group together with its other ranks."""
         meeting = Meeting(store, rank, size, name, timeout)
         ranks = (ctypes.c_int32 * len(global_ranks))(*global_ranks)
-        options = GroupOptions(
-            struct_size=ctypes.sizeof(GroupOptions),
-            fields=FIELD_RANK,
+        options = _abi.dist_group_options_t(
+            struct_size=ctypes.sizeof(_abi.dist_group_options_t),
+            fields=_abi.DIST_FIELD_RANK,
             store=meeting.handle,
             rank=rank,
             world_size=size,
-            backend=_encoded(settings.backend),
+            backend=text(settings.backend),
             name=meeting.name.encode(),
             timeout_ms=milliseconds(timeout),
             connect_timeout_ms=milliseconds(timeout),
-            backend_options=_encoded(settings.backend_options),
+            backend_options=text(settings.backend_options),
         )
         if global_ranks:
             options.global_ranks = ranks
             options.n_global_ranks = len(global_ranks)
         if settings.device is not None:
-            options.fields |= FIELD_DEVICE
+            options.fields |= _abi.DIST_FIELD_DEVICE
             options.device = settings.device
-        handle = ctypes.c_void_p()
+        handle = new_handle()
         status = lib.dist_group_create(ctypes.byref(options), ctypes.byref(handle))
-        if status != OK:
-            error = _errors.make(status, last_error(), operation="group_create")
+        if status != _abi.DIST_OK:
+            error = from_status(status, last_error(), operation="group_create")
             meeting.release()
             raise error
         return cls(handle, meeting, timeout)
 
     def shrink(self, timeout: timedelta | None = None) -> NativeGroup:
         """Creates a group of the remaining ranks."""
-        options = ShrinkOptions(struct_size=ctypes.sizeof(ShrinkOptions))
+        options = _abi.dist_shrink_options_t()
+        options.struct_size = ctypes.sizeof(options)
         if timeout is not None:
             options.timeout_ms = milliseconds(timeout)
-        handle = ctypes.c_void_p()
+        handle = new_handle()
         status = lib.dist_group_shrink(self.handle, ctypes.byref(options), ctypes.byref(handle))
-        if status != OK:
-            raise _errors.make(status, last_error(), operation="shrink")
+        if status != _abi.DIST_OK:
+            raise from_status(status, last_error(), operation="shrink")
         return NativeGroup(handle, None, self.timeout)
 
     def global_ranks(self) -> list[int]:
@@ -122,38 +111,28 @@ class NativeGroup:
         """Returns the message of the error that failed the group, or an empty text."""
         return copied_text(lib.dist_group_error, self.handle)
 
-    def culprit(self) -> Culprit | None:
-        """Returns the rank that failed the group, if the error names one."""
-        found = Culprit(struct_size=ctypes.sizeof(Culprit))
-        if lib.dist_group_culprit(self.handle, ctypes.byref(found)) != OK:
-            return None
-        return None if found.kind == CULPRIT_NONE else found
-
     def timed_out(self) -> bool:
         """Returns whether the group failed because a rank was late."""
-        culprit = self.culprit()
-        return culprit is not None and culprit.kind == CULPRIT_LATE
+        found = _abi.dist_culprit_t()
+        found.struct_size = ctypes.sizeof(found)
+        status = lib.dist_group_culprit(self.handle, ctypes.byref(found))
+        return status == _abi.DIST_OK and found.kind == _abi.DIST_CULPRIT_LATE
 
     def error_of_work(self, status, work, operation):
         """Makes the exception of a failed work."""
-        found = Culprit(struct_size=ctypes.sizeof(Culprit), rank=-1)
-        lib.dist_work_culprit(work, ctypes.byref(found))
-        message = copied_text(lib.dist_work_error, work)
-        return self._failed(status, message, found, operation)
+        return self._failed(status, copied_text(lib.dist_work_error, work), operation, work)
 
-    def raise_last(self, status, operation):
-        """Raises the error of a call of this thread that has failed."""
-        message = last_error()
-        found = self.culprit() if status <= -100 else None
-        raise self._failed(status, message, found, operation)
+    def error_of_call(self, status, operation):
+        """Makes the exception of a call of this thread that has failed."""
+        return self._failed(status, last_error(), operation, None)
 
-    def _failed(self, status, message, culprit, operation):
-        if status == -100:
-            message = f"{operation}: Timed out waiting for other ranks: {message}"
-        else:
-            message = f"{operation}: {message}"
-        error = _errors.make(status, message, culprit, operation)
-        if -200 < status <= -100 and self.failure is None:
+    def _failed(self, status, message, operation, work):
+        reason = "Timed out waiting for other ranks: " if status == _abi.DIST_ERR_TIMEOUT else ""
+        error = from_status(
+            status, f"{operation}: {reason}{message}", operation=operation, group=self.handle,
+            work=work,
+        )
+        if _abi.DIST_ERR_OUT_OF_MEMORY < status <= _abi.DIST_ERR_TIMEOUT and self.failure is None:
             self.failure = error
             if self.on_failure is not None:
                 self.on_failure()
@@ -176,12 +155,8 @@ class NativeGroup:
             if done.value:
                 self._dropped.remove(entry)
                 lib.dist_work_release(work)
-                if finish is not None and status == OK:
+                if finish is not None and status == _abi.DIST_OK:
                     finish(None)
-
-
-def _encoded(text):
-    return None if text is None else text.encode()
 
 
 def _leave_all() -> None:
@@ -191,7 +166,7 @@ def _leave_all() -> None:
     one learn that it has left.
     """
     for _attempt in range(10):
-        if lib.dist_callbacks_stop(1000) != IN_PROGRESS:
+        if lib.dist_callbacks_stop(1000) != _abi.DIST_IN_PROGRESS:
             break
     for group in list(_living):
         group.release()

@@ -12,19 +12,8 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, TCPStore
 
-from ._native import (
-    CONNECTION,
-    ERROR_SYSTEM,
-    NOT_A_NUMBER,
-    OK,
-    TIMEOUT,
-    StoreFunctions,
-    TcpStoreOptions,
-    last_error,
-    lib,
-)
-from ._errors import make
-
+from .. import _abi
+from .._library import check, lib, new_handle
 
 
 class Meeting:
@@ -51,18 +40,20 @@ class Meeting:
         self.name = f"{name}#{generation}" if generation else name
 
     def _connect(self, base, prefix: bytes, timeout: timedelta) -> None:
-        options = TcpStoreOptions(
-            struct_size=ctypes.sizeof(TcpStoreOptions),
+        options = _abi.dist_store_tcp_options_t(
+            struct_size=ctypes.sizeof(_abi.dist_store_tcp_options_t),
             host=base.host.encode(),
             port=base.port,
             timeout_ms=max(1, int(timeout.total_seconds() * 1000)),
         )
-        client = ctypes.c_void_p()
-        _check(lib.dist_store_tcp_create(ctypes.byref(options), ctypes.byref(client)))
+        client = new_handle()
+        check(lib.dist_store_tcp_create(ctypes.byref(options), ctypes.byref(client)))
         self._handles.append(client)
-        prefixed = ctypes.c_void_p()
+        prefixed = new_handle()
         try:
-            _check(lib.dist_store_prefix_create(prefix, client, ctypes.byref(prefixed)))
+            check(
+                lib.dist_store_prefix_create(prefix, len(prefix), client, ctypes.byref(prefixed))
+            )
         except BaseException:
             self.release()
             raise
@@ -70,8 +61,8 @@ class Meeting:
 
     def _borrow(self, store) -> None:
         self._functions = _Functions(store)
-        handle = ctypes.c_void_p()
-        _check(
+        handle = new_handle()
+        check(
             lib.dist_store_custom_create(
                 ctypes.byref(self._functions.table), None, ctypes.byref(handle)
             )
@@ -90,11 +81,6 @@ class Meeting:
         self._handles.clear()
 
 
-def _check(status: int) -> None:
-    if status != OK:
-        raise make(status, last_error())
-
-
 def _duration(timeout_ms: int) -> timedelta:
     return timedelta(days=365) if timeout_ms < 0 else timedelta(milliseconds=timeout_ms)
 
@@ -109,37 +95,36 @@ class _Functions:
             self._store = clone() if clone is not None else store
         except (RuntimeError, NotImplementedError):
             self._store = store
-        fields = StoreFunctions._fields_
-        kinds = {name: kind for name, kind in fields}
-        self.table = StoreFunctions(struct_size=ctypes.sizeof(StoreFunctions))
+        kinds = dict(_abi.dist_store_vtable_t._fields_)
+        self.table = _abi.dist_store_vtable_t(struct_size=ctypes.sizeof(_abi.dist_store_vtable_t))
         for name in ("set", "get", "add", "wait", "check", "delete_key", "compare_set"):
             # The table keeps the function alive.
             setattr(self.table, name, kinds[name](_guarded(getattr(self, "_" + name))))
 
     def _set(self, _user, key, value, size, _timeout_ms):
         self._store.set(key.decode(), ctypes.string_at(value, size) if size else b"")
-        return OK
+        return _abi.DIST_OK
 
     def _get(self, _user, key, sink, sink_argument, timeout_ms):
         self._store.wait([key.decode()], _duration(timeout_ms))
         _pour(sink, sink_argument, self._store.get(key.decode()))
-        return OK
+        return _abi.DIST_OK
 
     def _add(self, _user, key, amount, result, _timeout_ms):
         result[0] = self._store.add(key.decode(), amount)
-        return OK
+        return _abi.DIST_OK
 
     def _wait(self, _user, keys, count, timeout_ms):
         self._store.wait([keys[i].decode() for i in range(count)], _duration(timeout_ms))
-        return OK
+        return _abi.DIST_OK
 
     def _check(self, _user, keys, count, present, _timeout_ms):
         present[0] = int(self._store.check([keys[i].decode() for i in range(count)]))
-        return OK
+        return _abi.DIST_OK
 
     def _delete_key(self, _user, key, deleted, _timeout_ms):
         deleted[0] = int(self._store.delete_key(key.decode()))
-        return OK
+        return _abi.DIST_OK
 
     def _compare_set(
         self, _user, key, expected, expected_size, desired, desired_size, sink, argument, _timeout
@@ -147,7 +132,7 @@ class _Functions:
         old = ctypes.string_at(expected, expected_size) if expected_size else b""
         new = ctypes.string_at(desired, desired_size) if desired_size else b""
         _pour(sink, argument, self._store.compare_set(key.decode(), old, new))
-        return OK
+        return _abi.DIST_OK
 
 
 def _pour(sink, argument, value: bytes) -> None:
@@ -162,11 +147,11 @@ def _guarded(function):
         try:
             return function(*arguments)
         except ValueError:
-            return NOT_A_NUMBER
+            return _abi.DIST_ERR_NOT_A_NUMBER
         except Exception as error:  # noqa: BLE001 - a status is the only way to report it
             text = str(error).lower()
             if "timeout" in text or "timed out" in text:
-                return TIMEOUT
-            return CONNECTION if "connect" in text or "socket" in text else ERROR_SYSTEM
+                return _abi.DIST_ERR_TIMEOUT
+            return _abi.DIST_ERR_CONNECTION if "connect" in text or "socket" in text else _abi.DIST_ERR_SYSTEM
 
     return guarded

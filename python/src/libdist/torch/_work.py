@@ -11,8 +11,9 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
-from ._errors import Timeout
-from ._native import IN_PROGRESS, OK, WORK_FUNCTION, lib
+from .. import _abi
+from .._library import last_error, lib
+from ..errors import InProgress, from_status
 
 _ZERO = timedelta(0)
 
@@ -25,7 +26,7 @@ _next_key = 1
 _keys = threading.Lock()
 
 
-@WORK_FUNCTION
+@_abi.dist_work_fn
 def _on_complete(status, _message, key):
     """Settles a work on the thread on which the library reports completions."""
     work = _expected.pop(key, None)
@@ -80,13 +81,13 @@ class LibdistWork(Work):
             if limit_ms is not None:
                 remaining = limit_ms - (time.monotonic() - begin) * 1000
                 if remaining <= 0:
-                    raise Timeout(
+                    raise InProgress(
                         f"Timed out waiting {limit_ms:.0f}ms for {self._operation}; the "
                         "operation continues"
                     )
                 slice_ms = max(1, min(_SLICE_MS, int(remaining)))
             status = lib.dist_work_wait(self._handle, slice_ms)
-            if status != IN_PROGRESS:
+            if status != _abi.DIST_IN_PROGRESS:
                 self._settle(status)
 
     def is_completed(self):
@@ -111,7 +112,7 @@ class LibdistWork(Work):
 
     def _complete(self, status):
         handle = self._handle
-        if status == OK:
+        if status == _abi.DIST_OK:
             try:
                 if self._finish is not None:
                     with torch.no_grad():
@@ -198,9 +199,10 @@ class LibdistWork(Work):
             key = _next_key
             _next_key += 1
         _expected[key] = self
-        if lib.dist_work_on_complete(self._handle, _on_complete, key) != OK:
+        status = lib.dist_work_on_complete(self._handle, _on_complete, key)
+        if status != _abi.DIST_OK:
             del _expected[key]
-            self._group.raise_last(-201, self._operation)
+            raise from_status(status, last_error(), operation=self._operation)
 
 
 class _Probe(threading.local):
