@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import torch
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import Backend as BackendNames
 
 from .. import _abi
 from .._library import lib, new_handle
@@ -24,8 +23,10 @@ HAS_BACKEND_SUBCLASSES = "rank" in (c10d.Backend.__init__.__doc__ or "")
 
 _UNSET = timedelta(milliseconds=-1)
 _CALL_OPTIONS_BYTES = ctypes.sizeof(_abi.dist_call_options_t)
-# How much longer than the time-out a monitored barrier reports as its limit.
 _NAME = "libdist"
+
+# torch's wrapper for the debug level DETAIL does not keep the Python part of a back end alive.
+_open: set[LibdistBackend] = set()
 
 
 def display_name() -> str:
@@ -75,6 +76,7 @@ class LibdistBackend(Collectives, c10d.Backend):
         self._abort_hooks = {}
         self._shrunk = None
         group.on_failure = self._run_abort_hooks
+        _open.add(self)
 
     # Issue.
 
@@ -99,11 +101,7 @@ class LibdistBackend(Collectives, c10d.Backend):
         group.drain()
         if counted:
             self._sequence += 1
-        recorded = None
-        if torch.autograd._profiler_enabled():
-            recorded = torch.autograd._record_function_with_args_enter(
-                f"{display_name()}:{title}", *inputs
-            )
+        recorded = _record(title, inputs)
         options = self._call_options(opts, factor, outputs or inputs)
         handle = new_handle()
         status = function(
@@ -149,7 +147,7 @@ class LibdistBackend(Collectives, c10d.Backend):
 
     # Several operations as one.
 
-    def _together(self, title, opts, outputs, calls):
+    def _together(self, title, opts, inputs, outputs, calls):
         """Issues several operations as one batch with one work."""
         outer, self._coalesced = self._coalesced, []
         try:
@@ -162,7 +160,7 @@ class LibdistBackend(Collectives, c10d.Backend):
             outer.extend(collected)
             return None
         self._sequence += 1
-        return self._batch(title, opts, collected, outputs)
+        return self._batch(title, opts, collected, inputs, outputs)
 
     def start_coalescing(self):
         """Begins to collect the operations of this group."""
@@ -172,11 +170,13 @@ class LibdistBackend(Collectives, c10d.Backend):
         """Issues the collected operations, and returns the work of all."""
         collected, self._coalesced = self._coalesced or [], None
         self._sequence += 1
-        return self._batch("coalesced", None, collected, [t for c in collected for t in c[4]])
+        outputs = [tensor for entry in collected for tensor in entry[4]]
+        return self._batch("coalesced", None, collected, outputs, outputs)
 
-    def _batch(self, title, opts, collected, outputs):
+    def _batch(self, title, opts, collected, inputs, outputs):
         group = self.group
         group.drain()
+        recorded = _record(title, inputs)
         status = lib.dist_batch_begin(None, 0)
         if status != _abi.DIST_OK:
             raise group.error_of_call(status, title)
@@ -201,7 +201,9 @@ class LibdistBackend(Collectives, c10d.Backend):
             for function in finishes:
                 function(work)
 
-        work = LibdistWork(group, handle, title, collected, outputs, finish if finishes else None)
+        work = LibdistWork(
+            group, handle, title, collected, outputs, finish if finishes else None, recorded
+        )
         work._sequence = self._sequence
         if error is not None:
             work.wait()
@@ -324,6 +326,7 @@ class LibdistBackend(Collectives, c10d.Backend):
     def shutdown(self):
         """Leaves the group."""
         self.group.release()
+        _open.discard(self)
 
     def register_abort_hook(self, hook_id, hook):
         """Calls `hook` before the group is aborted, and after its first failure."""
@@ -400,6 +403,13 @@ class LibdistBackend(Collectives, c10d.Backend):
         return self.group.size
 
 
+def _record(title, inputs):
+    """Begins a record of the profiler, if it is active."""
+    if not torch.autograd._profiler_enabled():
+        return None
+    return torch.autograd._record_function_with_args_enter(f"{display_name()}:{title}", *inputs)
+
+
 def _barrier_text(rank, names, limit_ms):
     """Returns torch's sentence for a failed monitored barrier."""
     if rank == 0 and limit_ms <= 0:
@@ -431,4 +441,4 @@ def create(options, pg_options):
     return LibdistBackend(group, settings, options.store, options.group_id)
 
 
-__all__ = ["BackendNames", "HAS_BACKEND_SUBCLASSES", "LibdistBackend", "Settings", "create"]
+__all__ = ["HAS_BACKEND_SUBCLASSES", "LibdistBackend", "Settings", "create"]

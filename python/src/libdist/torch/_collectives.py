@@ -134,7 +134,11 @@ class Collectives:
     def allreduce_coalesced(self, tensors, opts):
         """Reduces several tensors of all ranks in place."""
         return self._together(
-            "all_reduce", opts, tensors, [lambda o, t=t: self.allreduce([t], o) for t in tensors]
+            "all_reduce",
+            opts,
+            tensors,
+            tensors,
+            [lambda o, t=t: self.allreduce([t], o) for t in tensors],
         )
 
     def allreduce_sparse(self, tensors, opts):
@@ -244,7 +248,7 @@ class Collectives:
             lambda o, a=a, b=b: self.reduce_scatter_single(a, b, o)
             for a, b in zip(outputs, inputs, strict=True)
         ]
-        return self._together("reduce_scatter_tensor_coalesced", opts, outputs, calls)
+        return self._together("reduce_scatter_tensor_coalesced", opts, inputs, outputs, calls)
 
     # Movements.
 
@@ -322,7 +326,9 @@ class Collectives:
             lambda o, i=i: self.allgather([[part[i] for part in output_lists]], [inputs[i]], o)
             for i in range(len(inputs))
         ]
-        return self._together("all_gather", opts, [t for o in output_lists for t in o], calls)
+        return self._together(
+            "all_gather", opts, inputs, [t for o in output_lists for t in o], calls
+        )
 
     def all_gather_single_coalesced(self, outputs, inputs, opts):
         """Does all_gather_single for several tensors."""
@@ -330,7 +336,7 @@ class Collectives:
             lambda o, a=a, b=b: self.all_gather_single(a, b, o)
             for a, b in zip(outputs, inputs, strict=True)
         ]
-        return self._together("all_gather_into_tensor_coalesced", opts, outputs, calls)
+        return self._together("all_gather_into_tensor_coalesced", opts, inputs, outputs, calls)
 
     def gather(self, outputs, inputs, opts):
         """Gives the root the tensors of all ranks."""
