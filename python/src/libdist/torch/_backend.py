@@ -257,9 +257,6 @@ class LibdistBackend(Collectives, c10d.Backend):
             options.group_name = self._uid
         return options
 
-    def _set_group_uid(self, uid):
-        self._uid = uid
-
     def _get_sequence_number_for_group(self):
         return self._sequence
 

@@ -14,6 +14,7 @@ from torch.futures import Future
 from .. import _abi
 from .._library import last_error, lib
 from ..errors import InProgress, from_status
+from ._threads import Threads
 
 _ZERO = timedelta(0)
 
@@ -24,14 +25,15 @@ _SLICE_MS = 50
 _expected: dict[int, "LibdistWork"] = {}
 _next_key = 1
 _keys = threading.Lock()
+_threads = Threads()
 
 
 @_abi.dist_work_fn
 def _on_complete(status, _message, key):
-    """Settles a work on the thread on which the library reports completions."""
+    """Hands a work to the threads that settle works."""
     work = _expected.pop(key, None)
     if work is not None:
-        work._settle(status, from_callback=True)
+        _threads.submit(work._settle, status, True)
 
 
 class LibdistWork(Work):
