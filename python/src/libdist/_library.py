@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Sequence, cast
 
 from . import _abi
 
@@ -136,3 +136,8 @@ def milliseconds(seconds: float | None) -> int:
     if seconds >= 3_155_760_000:
         return _abi.DIST_WAIT_FOREVER
     return max(1, round(seconds * 1000))
+
+
+def c_array(element: Any, values: Sequence[Any]) -> Any:
+    """Returns a C array of the values."""
+    return (element * len(values))(*values)
