@@ -108,7 +108,8 @@ def dtype_number(value: Any) -> int:
         name = getattr(value, "__name__", None) or str(value)
     number = BY_NAME.get(name.rsplit(".", 1)[-1])
     if number is None:
-        raise TypeError(f"the library has no element type for {value!r}")
+        known = ", ".join(NAMES.values())
+        raise TypeError(f"{value!r} is no element type of the library; its types are {known}")
     return number
 
 
