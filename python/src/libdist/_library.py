@@ -14,14 +14,14 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Sequence, cast
 
 from . import _abi
 
 if TYPE_CHECKING:
     from ._abi import Library
 
-# The folder of the library and of the programs, in an installed package.
+# The folder of the package, which has the library in `lib`.
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 SONAME = "libdist.so.0"
 
@@ -30,11 +30,6 @@ def library_path() -> str:
     """Returns the path of the library: LIBDIST_LIBRARY if it is set, else the package's own."""
     chosen = os.environ.get("LIBDIST_LIBRARY")
     return chosen or os.path.join(_PACKAGE, "lib", SONAME)
-
-
-def program_path(name: str) -> str:
-    """Returns the path of a program of the package, for example "distrun"."""
-    return os.path.join(_PACKAGE, "bin", name)
 
 
 def _load() -> Library:
@@ -136,3 +131,8 @@ def milliseconds(seconds: float | None) -> int:
     if seconds >= 3_155_760_000:
         return _abi.DIST_WAIT_FOREVER
     return max(1, round(seconds * 1000))
+
+
+def c_array(element: Any, values: Sequence[Any]) -> Any:
+    """Returns a C array of the values."""
+    return (element * len(values))(*values)

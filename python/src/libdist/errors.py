@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _abi
 
-_KINDS = {
+KINDS = {
     _abi.DIST_CULPRIT_DIED: "died",
     _abi.DIST_CULPRIT_LEFT: "left",
     _abi.DIST_CULPRIT_UNREACHABLE: "unreachable",
@@ -232,7 +232,7 @@ def from_status(
     fields: dict[str, Any] = {}
     if known == 0 and culprit.kind != _abi.DIST_CULPRIT_NONE:
         fields["rank"] = culprit.rank
-        fields["kind"] = _KINDS.get(culprit.kind)
+        fields["kind"] = KINDS.get(culprit.kind)
         fields["pid"] = culprit.pid or None
         fields["host"] = culprit.host.decode("utf-8", "replace") or None
     if group:
