@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 
 from ._backend import Settings, create
+from ._shrink import backend_of, failure, shrink, typed_errors
 
-__all__ = ["Settings", "register"]
+__all__ = ["Settings", "backend_of", "failure", "register", "shrink", "typed_errors"]
 
 
 def register() -> None:

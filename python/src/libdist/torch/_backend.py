@@ -74,7 +74,6 @@ class LibdistBackend(Collectives, c10d.Backend):
         # The calls of an open coalescing block of this thread, or None.
         self._coalesced = None
         self._abort_hooks = {}
-        self._shrunk = None
         group.on_failure = self._run_abort_hooks
         _open.add(self)
 
@@ -360,9 +359,17 @@ class LibdistBackend(Collectives, c10d.Backend):
         group = NativeGroup.create(store, rank, size, name, timeout, self.settings)
         return LibdistBackend(group, self.settings, store, name)
 
+    def native_group(self):
+        """Returns the group of the library."""
+        return self.group
+
+    def shrunk(self, timeout=None):
+        """Creates a group of the remaining ranks, which all call this."""
+        return LibdistBackend(self.group.shrink(timeout), self.settings, self._store, self._uid)
+
     def shrink(self, ranks_to_exclude, _shrink_flags=0, _opts_override=None):
-        """Creates a group of the other ranks, which all call this."""
-        group, self._shrunk = self._shrunk or self.group.shrink(), None
+        """Creates a group without some ranks; all other ranks call this."""
+        group = self.group.shrink()
         expected = self.group.size - len(ranks_to_exclude)
         if group.size != expected:
             size = group.size
