@@ -13,6 +13,10 @@ from .. import _abi
 from .._library import copied_text, last_error, lib, new_handle, text
 from ..errors import from_status
 from ._store import Meeting
+from ._threads import threads
+
+# The time that callbacks of futures have to return when the interpreter ends.
+_EXIT_S = 5
 
 _living: weakref.WeakSet[NativeGroup] = weakref.WeakSet()
 
@@ -168,8 +172,10 @@ def _leave_all() -> None:
     for _attempt in range(10):
         if lib.dist_callbacks_stop(1000) != _abi.DIST_IN_PROGRESS:
             break
+    # The callbacks that still wait for a work need its end.
     for group in list(_living):
         group.release()
+    threads.close(_EXIT_S)
 
 
 atexit.register(_leave_all)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import os
 import threading
+import time
 
 
 class Threads:
@@ -23,24 +24,49 @@ class Threads:
         self._changed = threading.Condition(threading.Lock())
         self._queue = collections.deque()
         self._idle = 0
+        self._closed = False
+        self._living = set()
 
     def submit(self, function, *arguments):
         """Runs a function on an idle thread, or on a new one."""
         with self._changed:
+            if self._closed:
+                return
             self._queue.append((function, arguments))
             if self._idle >= len(self._queue):
                 self._changed.notify()
                 return
-        threading.Thread(target=self._run, name="libdist-futures", daemon=True).start()
+            thread = threading.Thread(target=self._run, name="libdist-futures", daemon=True)
+            self._living.add(thread)
+        thread.start()
+
+    def close(self, limit_s):
+        """Ends the threads, after what they were asked to run.
+
+        A thread that is inside torch when the interpreter ends would end the process.
+        """
+        end = time.monotonic() + limit_s
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            threads = list(self._living)
+        for thread in threads:
+            thread.join(max(0, end - time.monotonic()))
 
     def _run(self):
         while True:
             with self._changed:
                 self._idle += 1
-                # The interpreter ends daemon threads, so the wait needs no limit.
-                while not self._queue:
+                # `close` ends the wait, so it needs no limit.
+                while not self._queue and not self._closed:
                     self._changed.wait()
                 self._idle -= 1
+                if not self._queue:
+                    self._living.discard(threading.current_thread())
+                    return
                 function, arguments = self._queue.popleft()
             function(*arguments)
             del function, arguments
+
+
+threads = Threads()

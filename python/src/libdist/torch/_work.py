@@ -14,7 +14,7 @@ from torch.futures import Future
 from .. import _abi
 from .._library import last_error, lib
 from ..errors import InProgress, from_status
-from ._threads import Threads
+from ._threads import threads
 
 _ZERO = timedelta(0)
 
@@ -25,7 +25,6 @@ _SLICE_MS = 50
 _expected: dict[int, "LibdistWork"] = {}
 _next_key = 1
 _keys = threading.Lock()
-_threads = Threads()
 
 
 @_abi.dist_work_fn
@@ -33,7 +32,7 @@ def _on_complete(status, _message, key):
     """Hands a work to the threads that settle works."""
     work = _expected.pop(key, None)
     if work is not None:
-        _threads.submit(work._settle, status, True)
+        threads.submit(work._settle, status, True)
 
 
 class LibdistWork(Work):
