@@ -31,6 +31,7 @@ mod run;
 mod test;
 mod tools;
 mod torch;
+mod torch_suite;
 mod tsan;
 mod workspace;
 
@@ -93,6 +94,11 @@ interop [--venv DIR] [--nccl FILE] [--only WORDS] [--no-install]
                     server, both on one server, and libdist programs under torchrun, Open MPI and
                     MPICH; check the functions of NCCL in FILE; download torch (large) into
                     .interop, or use the environment in DIR; WORDS is a part of a case's name
+torch [--venv DIR] [--subclass python|cxx] [--only WORDS] [--exits N]
+                    run PyTorch's own tests of back ends on 3, 4 and 8 ranks, and the tests in
+                    python/tests/torch_*.py, over the Python package; WORDS is a part of the name
+                    of a part, such as suite, training, failures, exits or speed; N is the number
+                    of interpreters that end in the part exits (16)
 cost [--against TREE]
                     count the instructions of a 4-byte all_reduce, send and recv under callgrind;
                     compare them with another source tree, whose release library must be built;
@@ -151,6 +157,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "python" => generated_files::update_python(rest),
         "support-table" => generated_files::update_support_table(rest),
         "interop" => interop::main(rest),
+        "torch" => torch_suite::main(rest),
         "bench-store" => bench_store::main(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

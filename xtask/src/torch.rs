@@ -56,6 +56,26 @@ impl TorchEnvironment {
         command
     }
 
+    /// Returns a command for a Python module.
+    pub(crate) fn module(&self, module: &str) -> Command {
+        let mut command = run::command(self.environment.join("bin/python"));
+        command.args(["-m", module]);
+        command
+    }
+
+    /// Installs a Python package, unless the environment has it.
+    pub(crate) fn require_package(&self, package: &str) -> Result<(), String> {
+        let query = format!("import importlib.util\nassert importlib.util.find_spec('{package}')");
+        let mut python = run::command(self.environment.join("bin/python"));
+        if run::run_quietly(python.args(["-c", &query]), QUERY_TIMEOUT)?.success() {
+            return Ok(());
+        }
+        let mut pip = run::command(self.environment.join("bin/python"));
+        run::run_checked(pip.args(["-m", "pip", "install", "--quiet", package]), DOWNLOAD_LIMIT)
+            .map_err(|problem| format!("cannot install {package}: {problem}"))?;
+        Ok(())
+    }
+
     /// Returns a torchrun command for programs that are not written in Python.
     pub(crate) fn torchrun(&self, ranks: usize, options: &[&str]) -> Command {
         let mut command = run::command(self.environment.join("bin/torchrun"));

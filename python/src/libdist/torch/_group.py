@@ -124,13 +124,14 @@ class NativeGroup:
 
     def error_of_work(self, status, work, operation):
         """Makes the exception of a failed work."""
-        return self._failed(status, copied_text(lib.dist_work_error, work), operation, work)
+        return self.error(status, copied_text(lib.dist_work_error, work), operation, work)
 
     def error_of_call(self, status, operation):
         """Makes the exception of a call of this thread that has failed."""
-        return self._failed(status, last_error(), operation, None)
+        return self.error(status, last_error(), operation, None)
 
-    def _failed(self, status, message, operation, work):
+    def error(self, status, message, operation, work):
+        """Makes an exception, and remembers the first failure of the group."""
         reason = "Timed out waiting for other ranks: " if status == _abi.DIST_ERR_TIMEOUT else ""
         error = from_status(
             status, f"{operation}: {reason}{message}", operation=operation, group=self.handle,

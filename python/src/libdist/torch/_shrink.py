@@ -13,13 +13,15 @@ from torch.distributed import distributed_c10d as state
 
 from .._library import blob_list, check, lib, new_handle
 from ..errors import Error, Unsupported
+from ._cxx import owner_of
+from ._lifecycle import Lifecycle
 
 # The time that a store gets to prove that it still works.
 _PROBE = timedelta(seconds=2)
 
 
 def backend_of(group=None):
-    """Returns the back end of a group of torch.
+    """Returns what owns the libdist group behind a group of torch.
 
     It raises TypeError if the group has another back end.
     """
@@ -29,8 +31,9 @@ def backend_of(group=None):
         wrapper = getattr(c10d, "_ProcessGroupWrapper", None)
         while wrapper is not None and isinstance(backend, wrapper):
             backend = backend.wrapped_pg
-        if hasattr(backend, "native_group"):
-            return backend
+        owner = backend if isinstance(backend, Lifecycle) else owner_of(backend)
+        if owner is not None:
+            return owner
     raise TypeError("the group does not use the back end libdist")
 
 
@@ -73,8 +76,8 @@ def shrink(group=None, timeout: timedelta | None = None):
     old = group or state._get_default_group()
     is_default = old == state._get_default_group()
     backend = backend_of(old)
-    new_backend = backend.shrunk(timeout)
-    native = new_backend.native_group()
+    native = backend.native_group().shrink(timeout)
+    new_backend = backend.backend_over(native, backend.store, backend.uid)
     remaining = set(native.global_ranks())
     old_ranks = dist.get_process_group_ranks(old)
     global_ranks = [
