@@ -5,6 +5,8 @@
 // because the layout of torch's classes changes with each of its versions.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/extension.h>
 
@@ -948,7 +950,10 @@ class DistBackend : public c10d::Backend {
   bool supportsAbortHooks() const override { return true; }
   void registerAbortHook(int64_t id, c10d::AbortHook hook) override {
     py::gil_scoped_acquire gil;
-    owner().attr("register_abort_hook")(id, py::cpp_function(std::move(hook)));
+    // torch's own hook writes a trace, for which other threads need the interpreter.
+    py::cpp_function function(
+        std::move(hook), py::call_guard<py::gil_scoped_release>());
+    owner().attr("register_abort_hook")(id, function);
   }
   void unregisterAbortHook(int64_t id) override {
     py::gil_scoped_acquire gil;

@@ -14,6 +14,7 @@ from .. import _abi
 from .._library import lib
 from ..errors import PeerFailed
 from ._group import NativeGroup, milliseconds
+from ._threads import threads
 
 UNSET = timedelta(milliseconds=-1)
 
@@ -58,7 +59,7 @@ class Lifecycle:
         self.store = store
         self.uid = name
         self._abort_hooks = {}
-        group.on_failure = self._run_abort_hooks
+        group.on_failure = self._report_failure
 
     def backend_over(self, group: NativeGroup, store, name: str):
         """Makes the back end of another group."""
@@ -143,6 +144,11 @@ class Lifecycle:
         """Withdraws a hook."""
         self._abort_hooks.pop(hook_id, None)
 
+    def _report_failure(self):
+        # A hook may take long, and the program waits for its error.
+        if self._abort_hooks:
+            threads.submit(self._run_abort_hooks)
+
     def _run_abort_hooks(self):
         for hook in list(self._abort_hooks.values()):
             hook()
@@ -194,7 +200,7 @@ class Lifecycle:
             self.store, rank, len(ordered), f"reconfigured-{opts.uuid}", timeout, self.settings
         )
         old, self.group = self.group, group
-        group.on_failure = self._run_abort_hooks
+        group.on_failure = self._report_failure
         old.release()
 
 
