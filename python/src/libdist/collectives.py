@@ -12,14 +12,16 @@ Every call also accepts the options `timeout`, `label`, `algorithm`, `flags`, `p
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Callable
 
 from . import _abi, _buffers
 from ._call import PREPARE, PreparedCall, issue
 from ._dtypes import operator_number
 from ._library import lib
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Callable
+
     from typing_extensions import Unpack
 
     from ._call import CallOptions

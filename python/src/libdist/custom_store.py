@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 from . import _abi, errors
 from ._library import check, lib
 from .store import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _OPTIONAL = ("compare_set", "append", "num_keys", "list_keys", "queue_push", "queue_pop",
              "queue_len")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Callable
 
 from . import _abi, _dtypes
 from ._library import check, lib, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 
 class Operator:

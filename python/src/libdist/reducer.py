@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 from . import _abi, _buffers, _dtypes, _wait
 from ._call import blocking, call_status
 from ._library import blob_bytes, blob_list, c_array, lib, milliseconds, text
 from .work import Work
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Mapping, Sequence
+
     from .group import Group
 
 DIVIDE = {
@@ -144,7 +146,7 @@ class Reducer:
         hook_settings: str | None = None,
         stream: int | None = None,
     ) -> None:
-        if isinstance(parameters, Mapping):
+        if hasattr(parameters, "items"):
             parameters = [Parameter(name, data) for name, data in parameters.items()]
         self.parameters = list(parameters)
         structs, self._keep = parameter_structs(self.parameters)

@@ -19,6 +19,8 @@ if case == "pending work":
         kept = world.all_reduce(numpy.ones(2), wait=False)
         dropped = world.broadcast_bytes(b"x", wait=False)
         del dropped
+    else:
+        time.sleep(0.5)
 elif case == "pending await":
     async def wait_for_ever() -> None:
         work = world.barrier(wait=False)
@@ -29,9 +31,13 @@ elif case == "pending await":
 
     if rank == 0:
         asyncio.run(wait_for_ever())
+    else:
+        time.sleep(0.5)
 elif case == "pending then":
     if rank == 0:
         world.barrier(wait=False).then(lambda it: print("called at the end", it))
+    else:
+        time.sleep(0.5)
 elif case == "fork":
     child = os.fork()
     if child == 0:
