@@ -40,10 +40,10 @@ const HELP: &str = "\
 cargo xtask <command>
 
 demo [--ranks N]    build libdist, and train a digit classifier in C on N processes (4)
-test [--no-install] [--only packages|mpi]
+test [--no-install] [--only packages|mpi|python]
                     run every check that this machine supports, or only the checks of the
-                    installed package or of MPI; install missing tools through apt if this needs
-                    no confirmation, except with --no-install
+                    installed package, of MPI, or of the Python package; install missing tools
+                    through apt if this needs no confirmation, except with --no-install
 fuzz [TARGET...] [--seconds N] [--merge]
                     run the fuzz targets in fuzz/ on mutated inputs, N seconds each (60); needs a
                     C++ compiler; --merge adds inputs that reach new code to fuzz/corpus
