@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 sys.path.insert(0, str(Path(__file__).parent))
 from elf_needs import needed_glibc  # noqa: E402
 
-PROGRAMS = ("distrun", "dist-doctor", "dist-store", "dist-bench")
+# The first file contains distrun, dist-store and dist-doctor.
+PROGRAMS = ("dist-programs", "dist-bench")
 SONAME = "libdist.so.0"
 RUST = "1.89"
 
@@ -40,14 +42,22 @@ class LibraryBuildHook(BuildHookInterface):
         programs = [stripped_copy(built / name, stage / name) for name in PROGRAMS]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag([library, *programs])}"
-        # The programs become commands of the environment, without an interpreter around them.
-        build_data["shared_scripts"].update({str(it): it.name for it in programs})
-        if version == "editable":
-            folder = Path(self.root) / "src" / "libdist" / "lib"
-            folder.mkdir(exist_ok=True)
-            shutil.copy2(library, folder / SONAME)
-        else:
-            build_data["force_include"][str(library)] = f"libdist/lib/{SONAME}"
+        files = {library: f"libdist/lib/{SONAME}"}
+        files.update({it: f"libdist/bin/{it.name}" for it in programs})
+        for source, place in files.items():
+            if version == "editable":
+                target = Path(self.root) / "src" / place
+                target.parent.mkdir(exist_ok=True)
+                replace(source, target)
+            else:
+                build_data["force_include"][str(source)] = place
+
+
+def replace(source: Path, target: Path) -> None:
+    """Copies a file in place of another one, which may be in use."""
+    new = target.with_suffix(".new")
+    shutil.copy2(source, new)
+    new.replace(target)
 
 
 def fail(problem: str) -> None:
@@ -86,7 +96,8 @@ def cargo_build(repository: Path) -> Path:
     check_compiler()
     target = os.environ.get("LIBDIST_TARGET")
     command = [cargo, "zigbuild" if target else "build", "--release", "--locked"]
-    command += ["--package", "dist", "--package", "dist-tools", "--lib"]
+    command += ["--package", "dist", "--package", "dist-tools", "--package", "dist-programs"]
+    command += ["--lib"]
     command += [word for name in PROGRAMS for word in ("--bin", name)]
     command += ["--target", target] if target else []
     print("libdist:", " ".join(command), file=sys.stderr, flush=True)
@@ -146,7 +157,12 @@ def stripped_copy(source: Path, target: Path) -> Path:
 def platform_tag(files: list[Path]) -> str:
     """Returns the platform of the wheel, from the glibc that its files need."""
     machine = platform.machine()
-    major, minor = max(needed_glibc(str(it)) for it in files)
+    needed = [needed_glibc(str(it)) for it in files]
+    # The target x86_64-unknown-linux-gnu.2.28 promises this version.
+    promised = re.search(r"\.(\d+)\.(\d+)$", os.environ.get("LIBDIST_TARGET", ""))
+    if promised:
+        needed.append((int(promised[1]), int(promised[2])))
+    major, minor = max(needed)
     if platform.libc_ver()[0] != "glibc" or (major, minor) < (2, 17):
         return f"linux_{machine}"
     return f"manylinux_{major}_{minor}_{machine}"

@@ -32,6 +32,7 @@ mod test;
 mod tools;
 mod torch;
 mod tsan;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -101,6 +102,9 @@ bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                     compare libdist's store with torch's in alternating runs (10 pairs); --tcp
                     connects libdist's clients through TCP instead of its Unix socket, --quick
                     runs a functional check, --write writes the table into BENCHMARKS.md
+wheel [--into FOLDER]
+                    build the wheel of the Python package for manylinux_2_28 with cargo-zigbuild into
+                    FOLDER (python/dist), and check it with auditwheel; download the tools
 help                print this text
 ";
 
@@ -147,6 +151,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "mpi" => mpi::main(rest),
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
+        "wheel" => wheel::main(rest),
         "header" => generated_files::update_headers(rest),
         "python" => generated_files::update_python(rest),
         "support-table" => generated_files::update_support_table(rest),

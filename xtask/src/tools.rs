@@ -23,6 +23,13 @@ pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
+/// Returns the search path with a folder before all others.
+pub(crate) fn search_path_with(folder: &Path) -> Result<std::ffi::OsString, String> {
+    let present = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&present));
+    std::env::join_paths(folders).map_err(|cause| cause.to_string())
+}
+
 pub(crate) fn has_program(program: &str) -> bool {
     match program {
         LIBCLANG => has_libclang(),

@@ -107,7 +107,7 @@ def issue(
     name: str,
     function: Any,
     arguments: tuple[Any, ...],
-    options: dict[str, Any],
+    options: Any,
     *,
     device: int | None = None,
     wait: Any = True,

@@ -20,14 +20,14 @@ from ._library import lib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Union
 
-    from typing_extensions import Unpack
+    from typing_extensions import TypeAlias, Unpack
 
     from ._call import CallOptions
     from .operators import Operator
 
-    Op = int | str | Operator
+    Op: TypeAlias = Union[int, str, Operator]
 
 SUM = _abi.DIST_SUM
 

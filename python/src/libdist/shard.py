@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
     parameter: int
     begin: int
-    count: int
+    count: int  # type: ignore[assignment]
     bucket: int
     offset: int
     data: Any

@@ -87,19 +87,14 @@ fn install(environment: &Path, stage: &StagedBuild) -> CheckResult {
     install.args(["install", "--quiet", "--disable-pip-version-check", "./python"]);
     run::run_checked(install.env("LIBDIST_PREBUILT", &stage.lib), INSTALL_LIMIT)?;
     let mut command = run::command("sh");
-    command.args(["-c", FIRST_COMMAND]).env("PATH", search_path(environment)?);
+    command
+        .args(["-c", FIRST_COMMAND])
+        .env("PATH", tools::search_path_with(&environment.join("bin"))?);
     let text = run::run_checked(&mut command, TEST_LIMIT)?.text;
     if text.matches(FIRST_RESULT).count() != 4 {
         return Err(format!("{FIRST_COMMAND} printed {text}"));
     }
     Ok(PASSED)
-}
-
-/// Returns the search path with the programs of the environment before all others.
-fn search_path(environment: &Path) -> Result<std::ffi::OsString, String> {
-    let present = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(environment.join("bin")).chain(std::env::split_paths(&present));
-    std::env::join_paths(folders).map_err(|cause| cause.to_string())
 }
 
 /// Builds the wheel, and checks its size and its name.
@@ -126,7 +121,9 @@ fn check_wheel(environment: &Path, stage: &StagedBuild) -> CheckResult {
 fn run_tests(environment: &Path) -> CheckResult {
     let mut tests = run::command(environment.join("bin/python"));
     tests.args(["-m", "unittest", "discover", "--start-directory"]);
-    tests.arg(repository_root().join("python/tests")).env("PATH", search_path(environment)?);
+    tests
+        .arg(repository_root().join("python/tests"))
+        .env("PATH", tools::search_path_with(&environment.join("bin"))?);
     // A file of Python's cache in the source would be a change of the working tree.
     tests.env("PYTHONDONTWRITEBYTECODE", "1");
     counted_result(&run::run_visibly(&mut tests, TEST_LIMIT)?, TestCounts::of_unittest)
