@@ -33,6 +33,7 @@ mod tools;
 mod torch;
 mod torch_suite;
 mod tsan;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -41,10 +42,10 @@ const HELP: &str = "\
 cargo xtask <command>
 
 demo [--ranks N]    build libdist, and train a digit classifier in C on N processes (4)
-test [--no-install] [--only packages|mpi]
+test [--no-install] [--only packages|mpi|python]
                     run every check that this machine supports, or only the checks of the
-                    installed package or of MPI; install missing tools through apt if this needs
-                    no confirmation, except with --no-install
+                    installed package, of MPI, or of the Python package; install missing tools
+                    through apt if this needs no confirmation, except with --no-install
 fuzz [TARGET...] [--seconds N] [--merge]
                     run the fuzz targets in fuzz/ on mutated inputs, N seconds each (60); needs a
                     C++ compiler; --merge adds inputs that reach new code to fuzz/corpus
@@ -107,6 +108,9 @@ bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                     compare libdist's store with torch's in alternating runs (10 pairs); --tcp
                     connects libdist's clients through TCP instead of its Unix socket, --quick
                     runs a functional check, --write writes the table into BENCHMARKS.md
+wheel [--into FOLDER]
+                    build the wheel of the Python package for manylinux_2_28 with cargo-zigbuild into
+                    FOLDER (python/dist), and check it with auditwheel; download the tools
 help                print this text
 ";
 
@@ -153,6 +157,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "mpi" => mpi::main(rest),
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
+        "wheel" => wheel::main(rest),
         "header" => generated_files::update_headers(rest),
         "python" => generated_files::update_python(rest),
         "support-table" => generated_files::update_support_table(rest),

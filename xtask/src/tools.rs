@@ -23,8 +23,30 @@ pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
+/// Returns the search path with a folder before all others.
+pub(crate) fn search_path_with(folder: &Path) -> Result<std::ffi::OsString, String> {
+    let present = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&present));
+    std::env::join_paths(folders).map_err(|cause| cause.to_string())
+}
+
 pub(crate) fn has_program(program: &str) -> bool {
-    if program == LIBCLANG { has_libclang() } else { find_program(program).is_some() }
+    match program {
+        LIBCLANG => has_libclang(),
+        PYTHON_VENV => has_python_venv(),
+        _ => find_program(program).is_some(),
+    }
+}
+
+/// The module of Python that creates virtual environments with pip. Some systems have it in a package
+/// of its own.
+pub(crate) const PYTHON_VENV: &str = "the module venv of python3";
+
+fn has_python_venv() -> bool {
+    let mut python = run::command("python3");
+    python.args(["-c", "import venv, ensurepip"]);
+    has_program("python3")
+        && run::run_quietly(&mut python, QUERY_TIMEOUT).is_ok_and(|done| done.success())
 }
 
 /// The library that bindgen uses to read headers.

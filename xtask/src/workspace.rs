@@ -57,8 +57,11 @@ pub(crate) struct StagedBuild {
     pub(crate) distrun: PathBuf,
 }
 
-/// All programs of the project.
-const PROGRAMS: &[&str] = &["distrun", "dist-store", "dist-doctor", "dist-bench"];
+/// All programs of the project, and the file that contains several of them for the Python package.
+const PROGRAMS: &[&str] = &["distrun", "dist-store", "dist-doctor", "dist-bench", BUNDLE];
+
+/// The package and the program of the bundle.
+const BUNDLE: &str = "dist-programs";
 
 /// During a long build, a message with the elapsed time is printed at this interval.
 const BUILD_REPORT_INTERVAL: Duration = Duration::from_secs(15);
@@ -79,6 +82,9 @@ fn stage_build(profile: &str, programs: &[&str]) -> Result<StagedBuild, String> 
     let mut build = cargo();
     build.args(["build", "--profile", profile]);
     build.args(["--package", "dist", "--package", "dist-tools", "--lib"]);
+    if programs.contains(&BUNDLE) {
+        build.args(["--package", BUNDLE]);
+    }
     programs.iter().for_each(|program| _ = build.args(["--bin", program]));
     let is_built = run::run_with_reports(&mut build, BUILD_REPORT_INTERVAL, |elapsed| {
         println!("  still building after {} s", elapsed.as_secs());

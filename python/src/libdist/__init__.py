@@ -12,7 +12,6 @@ See docs/python.md in the repository of libdist.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._library import lib as _lib
@@ -46,7 +45,10 @@ from .messages import Message, Status
 from .process import finalize, init, is_initialized, is_launched, rank, size, world
 from .work import Work, wait_all, wait_any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .diagnostics import (
         set_debug_level, set_log_callback, set_log_level, trace_start, trace_stop,
     )

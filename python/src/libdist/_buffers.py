@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ctypes
 from math import prod
-from typing import Any, Callable
 
 from . import _abi, _dtypes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 
 class Buffer:
@@ -138,9 +141,10 @@ def _read_array_interface(source: Any, name: str) -> Buffer:
 
 def _array_interface_type(typestr: str, dtype: Any, name: str) -> int:
     kinds = {"i": "int", "u": "uint", "f": "float", "c": "complex", "b": "bool"}
-    kind, size = typestr[1], int(typestr[2:])
+    kind = typestr[1]
     text = getattr(dtype, "name", None)
     if text is None and kind in kinds:
+        size = int(typestr[2:])
         text = "bool" if kind == "b" else f"{kinds[kind]}{size * 8}"
     number = _dtypes.BY_NAME.get(text or "")
     if number is None:

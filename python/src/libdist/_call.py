@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Callable
 
 from . import _abi, _wait, errors
 from ._library import last_error, milliseconds, text
 from .work import Work
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Callable
+
     from typing import TypedDict
 
     class CallOptions(TypedDict, total=False):
@@ -105,7 +107,7 @@ def issue(
     name: str,
     function: Any,
     arguments: tuple[Any, ...],
-    options: dict[str, Any],
+    options: Any,
     *,
     device: int | None = None,
     wait: Any = True,

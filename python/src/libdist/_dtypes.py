@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
 
 from . import _abi
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .operators import Operator
 
 # Per element type: the library's name, the names in numpy, ml_dtypes and torch, and the size.

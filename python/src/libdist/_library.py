@@ -14,11 +14,13 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from typing import TYPE_CHECKING, Any, Sequence, cast
 
 from . import _abi
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Sequence
+
     from ._abi import Library
 
 # The folder of the package, which has the library in `lib`.
@@ -53,7 +55,7 @@ def _load() -> Library:
             f"libdist: the library {path} has version {version().decode()} and lacks a function "
             f"of this package: {cause}; the package and the library must have one version"
         ) from cause
-    return cast("Library", loaded)
+    return loaded  # type: ignore[return-value]
 
 
 lib: Library = _load()

@@ -13,9 +13,12 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any, Callable, Sequence
 
 from . import errors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Sequence
 
 # The other ranks get this time to fail on their own after the first rank has failed.
 _SETTLE = 0.1
@@ -103,13 +106,15 @@ def _wait_for_all(children: list[_Child], timeout: float | None, grace: float) -
         sentinels = [it.process.sentinel for it in running]
         pipes = [it.pipe for it in running if not it.has_outcome]
         wait([*sentinels, *pipes], left)
+        ended = [it for it in running if it.process.exitcode is not None]
         for child in running:
             failure = child.how_it_failed()
             if failure is not None:
                 first = _first_failure(children, child, failure)
                 _end(children, grace)
                 raise first
-        running = [it for it in running if it.process.exitcode is None]
+        # A rank that has ended during this loop is looked at once more.
+        running = [it for it in running if it not in ended]
         if running and end is not None and time.monotonic() >= end:
             ranks = ", ".join(str(it.rank) for it in running)
             _end(children, grace)

@@ -12,14 +12,16 @@ import itertools
 import os
 import sys
 import threading
-from collections import deque
-from typing import Any, Callable, TypeVar
 
 from . import _abi
 from ._library import check, lib
 from .errors import Interrupted
 
-_T = TypeVar("_T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, TypeVar
+
+    _T = TypeVar("_T")
 
 # The main thread looks for signals at this interval.
 SLICE_MS = 40
@@ -119,7 +121,7 @@ class _Helper:
         self.wake.release()
 
 
-_idle: deque[_Helper] = deque()
+_idle: list[_Helper] = []
 # A forked child has no helper threads.
 os.register_at_fork(after_in_child=_idle.clear)
 

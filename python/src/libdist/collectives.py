@@ -12,20 +12,22 @@ Every call also accepts the options `timeout`, `label`, `algorithm`, `flags`, `p
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Callable
 
 from . import _abi, _buffers
 from ._call import PREPARE, PreparedCall, issue
 from ._dtypes import operator_number
 from ._library import lib
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Any, Callable, Union
+
+    from typing_extensions import TypeAlias, Unpack
 
     from ._call import CallOptions
     from .operators import Operator
 
-    Op = int | str | Operator
+    Op: TypeAlias = Union[int, str, Operator]
 
 SUM = _abi.DIST_SUM
 

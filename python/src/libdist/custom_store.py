@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 from . import _abi, errors
 from ._library import check, lib
 from .store import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _OPTIONAL = ("compare_set", "append", "num_keys", "list_keys", "queue_push", "queue_pop",
              "queue_len")
@@ -32,7 +35,7 @@ class CustomStore(Store):
         calls = _Calls(self, functions)
         names = ["set", "get", "add", "wait", "check", "delete_key"]
         names += [name for name in _OPTIONAL if hasattr(functions, name)]
-        fields = dict(_abi.dist_store_vtable_t._fields_)
+        fields: dict[str, Any] = {it[0]: it[1] for it in _abi.dist_store_vtable_t._fields_}
         # The library calls these objects as long as it uses the store.
         self._functions = []
         for name in names:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
 
 from . import _abi
 from ._call import blocking
 from ._library import check, lib, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 _LOG_LEVELS = {
     "off": _abi.DIST_LOG_OFF,

@@ -7,9 +7,12 @@ caused the failure, if the library knows it.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 from . import _abi
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 KINDS = {
     _abi.DIST_CULPRIT_DIED: "died",

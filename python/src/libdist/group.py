@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import TYPE_CHECKING, Any, Sequence
 
 from . import _abi, errors
 from ._call import blocking, call_status
@@ -14,7 +13,10 @@ from .messages import Messages
 from .vectors import VectorCollectives
 from .work import Work
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Sequence
+
     from .store import Store
 
 _local = threading.local()

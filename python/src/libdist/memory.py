@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import weakref
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 from . import _abi, _dtypes
 from ._library import check, lib
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .group import Group
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 
 from . import _abi, _buffers, errors
 from ._call import blocking, call_options, issue
 from ._library import blob_bytes, blob_list, c_array, lib, milliseconds
 from .collectives import _device
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Sequence
+
     from typing_extensions import Unpack
 
     from ._call import CallOptions
@@ -19,13 +21,21 @@ ANY_SOURCE = _abi.DIST_ANY_SOURCE
 ANY_TAG = _abi.DIST_ANY_TAG
 
 
-class Status(NamedTuple):
-    """What is known of a message. `count` is the number of elements, `dtype` their type."""
+class Status(tuple):
+    """What is known of a message: `source`, `tag`, `count` of elements, and their `dtype`."""
 
-    source: int
-    tag: int
-    count: int
-    dtype: int
+    __slots__ = ()
+
+    def __new__(cls, source: int, tag: int, count: int, dtype: int) -> Status:
+        return tuple.__new__(cls, (source, tag, count, dtype))
+
+    source = property(lambda self: self[0])
+    tag = property(lambda self: self[1])
+    count = property(lambda self: self[2])  # type: ignore[assignment]
+    dtype = property(lambda self: self[3])
+
+    def __repr__(self) -> str:
+        return f"Status(source={self[0]}, tag={self[1]}, count={self[2]}, dtype={self[3]})"
 
 
 class Message:

@@ -12,9 +12,11 @@ protect the job with its secret (docs/python.md).
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any, Sequence
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Sequence
+
     from .group import Group
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Callable
 
 from . import _abi, _dtypes
 from ._library import check, lib, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 
 class Operator:
@@ -35,11 +38,9 @@ class Operator:
         def call(lower: int, inout: int, count: int, size: int, _user: int) -> None:
             try:
                 bytes_ = count * size
-                arrays = [
-                    numpy.frombuffer((ctypes.c_char * bytes_).from_address(it), element)
-                    for it in (lower, inout)
-                ]
-                function(arrays[0], arrays[1])
+                memory: Any = ctypes.c_char * bytes_
+                function(*(numpy.frombuffer(memory.from_address(it), element)
+                           for it in (lower, inout)))
             except BaseException:
                 # The library takes no error from an operator; the hook prints it.
                 sys.excepthook(*sys.exc_info())

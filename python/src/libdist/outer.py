@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from . import _abi, _buffers
 from ._call import blocking, call_status
 from ._library import blob_bytes, lib, milliseconds, text
 from .reducer import COMMIT, Parameter, array_at, parameter_structs, stats_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Mapping, Sequence
+
     from .group import Group
 
 
@@ -42,7 +44,7 @@ class OuterOptimizer:
         hook_settings: str | None = None,
         name: str | None = None,
     ) -> None:
-        if isinstance(parameters, Mapping):
+        if hasattr(parameters, "items"):
             parameters = [Parameter(key, data) for key, data in parameters.items()]
         self.parameters = list(parameters)
         structs, self._keep = parameter_structs(self.parameters)

@@ -6,14 +6,16 @@ import atexit
 import ctypes
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._call import blocking
 from ._library import lib, milliseconds, text
 from .group import Group
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .store import Store
 
 _state: dict[str, Any] = {"world": None, "pid": os.getpid()}

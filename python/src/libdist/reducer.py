@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 from . import _abi, _buffers, _dtypes, _wait
 from ._call import blocking, call_status
 from ._library import blob_bytes, blob_list, c_array, lib, milliseconds, text
 from .work import Work
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Mapping, Sequence
+
     from .group import Group
 
 DIVIDE = {
@@ -144,7 +146,7 @@ class Reducer:
         hook_settings: str | None = None,
         stream: int | None = None,
     ) -> None:
-        if isinstance(parameters, Mapping):
+        if hasattr(parameters, "items"):
             parameters = [Parameter(name, data) for name, data in parameters.items()]
         self.parameters = list(parameters)
         structs, self._keep = parameter_structs(self.parameters)
@@ -268,14 +270,17 @@ class Reducer:
         If the result is not `COMMIT` (0), skip the update. `wait=False` returns a `Work`.
         """
         votes, handle = ctypes.c_uint64(), ctypes.c_void_p()
-        sliced = not wait or _wait.is_sliced()
-        status = lib.dist_reducer_end(self._handle, vote, ctypes.byref(votes),
-                                      ctypes.byref(handle) if sliced else None)
-        call_status("end", self._group._handle, status)
-        if handle.value is None:
+        group = self._group._handle
+        if wait and (self._on_bucket is not None or not _wait.is_sliced()):
+            # Only the blocking call waits for the functions of `on_bucket`, too.
+            blocking("end", group, lib.dist_reducer_end, self._handle, vote, ctypes.byref(votes),
+                     None)
             return votes.value
-        work = Work(handle.value, "end", self._group._handle, (votes, self),
-                    lambda: votes.value)
+        status = lib.dist_reducer_end(self._handle, vote, ctypes.byref(votes),
+                                      ctypes.byref(handle))
+        call_status("end", group, status)
+        assert handle.value is not None
+        work = Work(handle.value, "end", group, (votes, self), lambda: votes.value)
         return work.wait() if wait else work
 
     def clip(self, max_norm: float, norm_type: float = 2.0) -> float:
@@ -338,7 +343,7 @@ class Reducer:
 
             callback = _abi.dist_bucket_fn(call)
         call_status("on_bucket", None, lib.dist_reducer_on_bucket(self._handle, callback, None))
-        self._on_bucket = callback
+        self._on_bucket = callback if function is not None else None
 
     @property
     def layout(self) -> bytes:

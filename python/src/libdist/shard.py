@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple, Sequence
+from typing import NamedTuple
 
 from . import _abi, _buffers, _dtypes
 from ._call import blocking, call_status
 from ._library import blob_bytes, c_array, lib, milliseconds
 from .reducer import Reducer, array_at
 from .work import Work
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Sequence
 
 
 class Range(NamedTuple):
@@ -21,7 +25,7 @@ class Range(NamedTuple):
 
     parameter: int
     begin: int
-    count: int
+    count: int  # type: ignore[assignment]
     bucket: int
     offset: int
     data: Any

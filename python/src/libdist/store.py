@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Mapping, Sequence, Union
 
 from . import _abi, _buffers
 from ._call import blocking, call_status
 from ._library import blob_bytes, blob_list, c_array, copied_text, lib, milliseconds, text
 
-Key = Union[str, bytes]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping, Sequence, Union
+
+    Key = Union[str, bytes]
 
 
 def _key(key: Key) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from . import _abi, _buffers
 from ._call import issue
@@ -11,7 +10,10 @@ from ._dtypes import operator_number
 from ._library import c_array, lib
 from .collectives import SUM, _device, _same_type, new_result
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Mapping, Sequence
+
     from typing_extensions import Unpack
 
     from ._call import CallOptions
@@ -222,7 +224,7 @@ class VectorCollectives:
 
     def _list_call(self, name: str, function: Any, tensors: Tensors, more: tuple[Any, ...],
                    wait: Any, options: Any) -> Any:
-        named = list(tensors.items() if isinstance(tensors, Mapping)
+        named = list(tensors.items() if hasattr(tensors, "items")
                      else ((str(i), it) for i, it in enumerate(tensors)))
         structs = (_abi.dist_tensor_t * max(1, len(named)))()
         keep: list[Any] = [structs]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Sequence
 
 from . import _abi, _wait, errors
 from ._library import c_array, last_error, lib, milliseconds
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Callable, Generator, Iterable, Sequence
+
     from concurrent.futures import Future
 
 _finish_lock = threading.RLock()

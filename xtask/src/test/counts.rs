@@ -63,16 +63,33 @@ impl TestCounts {
         let skipped = text.matches("***Skipped").count();
         Some(Self { passed: total.checked_sub(failed + skipped)?, failed, skipped })
     }
+
+    /// Parses the output of Python's unittest, for example `Ran 12 tests in 3.4s`, and two lines
+    /// later `FAILED (failures=1, errors=1, skipped=2)`, `OK (skipped=2)` or `OK`.
+    pub(super) fn of_unittest(text: &str) -> Option<Self> {
+        let line = text.lines().rfind(|line| line.starts_with("Ran "))?;
+        let total: usize = line.strip_prefix("Ran ")?.split(' ').next()?.parse().ok()?;
+        let verdict =
+            text.lines().rfind(|line| line.starts_with("OK") || line.starts_with("FAILED"))?;
+        let number = |name: &str| {
+            let start = verdict.find(&format!("{name}="))? + name.len() + 1;
+            verdict[start..].split([',', ')']).next()?.parse::<usize>().ok()
+        };
+        let failed = number("failures").unwrap_or(0) + number("errors").unwrap_or(0);
+        let skipped = number("skipped").unwrap_or(0);
+        Some(Self { passed: total.checked_sub(failed + skipped)?, failed, skipped })
+    }
 }
 
-/// Returns the names of the failed tests in the output of nextest, cargo test or ctest, without
-/// duplicates.
+/// Returns the names of the failed tests in the output of nextest, cargo test, ctest or unittest,
+/// without duplicates.
 pub(super) fn failed_tests(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for line in text.lines().map(str::trim) {
         let name = of_nextest_line(line)
             .or_else(|| of_cargo_test_line(line))
-            .or_else(|| of_ctest_line(line));
+            .or_else(|| of_ctest_line(line))
+            .or_else(|| of_unittest_line(line));
         if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
             names.push(name.to_owned());
         }
@@ -106,6 +123,14 @@ fn of_ctest_line(line: &str) -> Option<&str> {
     let (name, reason) = rest.split_once(" (")?;
     let is_failure = ["Failed)", "Timeout)", "SEGFAULT)", "Subprocess aborted)"].contains(&reason);
     Some(name.trim()).filter(|_| is_failure && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Returns the test in a line of unittest about a failure, for example `FAIL: test_name
+/// (test_module.TestClass.test_name)`.
+fn of_unittest_line(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("FAIL: ").or_else(|| line.strip_prefix("ERROR: "))?;
+    let (_, name) = rest.split_once(" (")?;
+    name.strip_suffix(')')
 }
 
 fn number_before(line: &str, word: &str) -> Option<usize> {
@@ -152,6 +177,18 @@ mod tests {
                     FAIL [   1.2s] (2/3) dist::faults two\n\t  6 - six (Failed)\n\t  7 - seven (Not Run)\n";
         assert_eq!(failed_tests(text), ["dist::faults two", "three", "dist::faults five", "six"]);
         assert!(failed_tests("Summary [ 1s] 3 tests run: 2 passed").is_empty());
+    }
+
+    #[test]
+    fn unittest_summary_is_parsed() {
+        let text = "ERROR: test_a (test_m.C.test_a)\nRan 51 tests in 51.871s\n\n\
+                    FAILED (failures=2, errors=1, skipped=2)\n";
+        assert_eq!(TestCounts::of_unittest(text), counts(46, 3, 2));
+        assert_eq!(failed_tests(text), ["test_m.C.test_a"]);
+        assert_eq!(TestCounts::of_unittest("Ran 3 tests in 1.0s\n\nOK\n"), counts(3, 0, 0));
+        let text = "Ran 3 tests in 1.0s\n\nOK (skipped=1)\n";
+        assert_eq!(TestCounts::of_unittest(text), counts(2, 0, 1));
+        assert_eq!(TestCounts::of_unittest("Traceback (most recent call last):"), None);
     }
 
     #[test]

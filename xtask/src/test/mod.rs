@@ -10,6 +10,7 @@ mod faults;
 mod mpi;
 mod packages;
 mod programs;
+mod python;
 mod report;
 mod rust;
 
@@ -23,7 +24,8 @@ const NEEDED_TOOLS: &[Tool] = &[
     Tool { program: "make", package: "make", purpose: "C tests, installed package" },
     Tool { program: "c++", package: "g++", purpose: "the header from C++" },
     Tool { program: "pkg-config", package: "pkg-config", purpose: "pkg-config consumer" },
-    Tool { program: "python3", package: "python3", purpose: "ctypes consumer" },
+    Tool { program: "python3", package: "python3", purpose: "ctypes consumer, Python package" },
+    Tool { program: tools::PYTHON_VENV, package: "python3-venv", purpose: "the Python package" },
     Tool {
         program: "valgrind",
         package: "valgrind",
@@ -52,8 +54,9 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     let only = arguments.value("--only")?;
     arguments.finish()?;
     let wants = |part: &str| only.as_deref().is_none_or(|only| only == part);
-    if let Some(only) = only.as_deref().filter(|only| !["packages", "mpi"].contains(only)) {
-        return Err(format!("--only takes packages or mpi, not {only}"));
+    if let Some(only) = only.as_deref().filter(|only| !["packages", "mpi", "python"].contains(only))
+    {
+        return Err(format!("--only takes packages, mpi or python, not {only}"));
     }
 
     tools::install_missing(NEEDED_TOOLS, may_install);
@@ -71,6 +74,9 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     }
     if wants("packages") {
         packages::run(&mut report, &stage);
+    }
+    if wants("python") {
+        python::run(&mut report, &stage);
     }
     if wants("mpi") {
         mpi::run(&mut report, &stage);

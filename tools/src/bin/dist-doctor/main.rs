@@ -44,7 +44,8 @@ pub(crate) fn report_error(message: &str) {
     dist_tools::report_error("dist-doctor", message);
 }
 
-fn main() -> ExitCode {
+/// Runs dist-doctor. The bundle of the Python package calls this function, too.
+pub fn main() -> ExitCode {
     dist_tools::run_program("dist-doctor", |options: &cli::Options| match &options.command {
         Some(Command::Verdict(options)) => verdict::main(options),
         Some(Command::Trace(options)) => trace::main(options),

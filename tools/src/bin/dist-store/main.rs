@@ -98,6 +98,7 @@ fn run(command: &Command) -> CommandResult {
     }
 }
 
-fn main() -> ExitCode {
+/// Runs dist-store. The bundle of the Python package calls this function, too.
+pub fn main() -> ExitCode {
     dist_tools::run_program("dist-store", |options: &cli::Options| run(&options.command))
 }

@@ -35,7 +35,8 @@ pub(crate) fn report_error(message: &str) {
     dist_tools::report_error("distrun", message);
 }
 
-fn main() -> ExitCode {
+/// Runs distrun. The bundle of the Python package calls this function, too.
+pub fn main() -> ExitCode {
     dist_tools::run_program("distrun", |options: &cli::Options| {
         options.check().map_err(Failure::usage)?;
         job::run(options)

@@ -1,0 +1,37 @@
+"""The commands of the package: each replaces this process with a program.
+
+This module imports nothing of `libdist`, so that the commands start fast.
+"""
+
+import os
+import sys
+
+# The file that contains distrun, dist-store and dist-doctor; it runs the program of its name.
+_BUNDLE = "dist-programs"
+
+
+def _run(name: str, file: str) -> None:
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libdist", "bin")
+    path = os.path.join(folder, file)
+    try:
+        os.execv(path, [name, *sys.argv[1:]])
+    except OSError as cause:
+        print(f"{name}: cannot run {path}: {cause.strerror}; install libdist again",
+              file=sys.stderr)
+        raise SystemExit(127) from None
+
+
+def distrun() -> None:
+    _run("distrun", _BUNDLE)
+
+
+def dist_store() -> None:
+    _run("dist-store", _BUNDLE)
+
+
+def dist_doctor() -> None:
+    _run("dist-doctor", _BUNDLE)
+
+
+def dist_bench() -> None:
+    _run("dist-bench", "dist-bench")

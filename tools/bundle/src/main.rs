@@ -1,0 +1,24 @@
+//! distrun, dist-store and dist-doctor in one file, for the Python package: the programs share most
+//! of their code, so that one file is 1 MB smaller than three.
+//!
+//! The name in `argv[0]` selects the program. The commands of the Python package set it.
+#![allow(clippy::print_stderr, reason = "a program reports its errors")]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The exit status for a wrong command line, as in the programs.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let called_as = std::env::args_os().next().unwrap_or_default();
+    match Path::new(&called_as).file_name().and_then(|name| name.to_str()) {
+        Some("distrun") => bundled_distrun::main(),
+        Some("dist-store") => bundled_dist_store::main(),
+        Some("dist-doctor") => bundled_dist_doctor::main(),
+        _ => {
+            eprintln!("dist-programs: argv[0] is not distrun, dist-store or dist-doctor");
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
