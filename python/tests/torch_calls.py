@@ -454,7 +454,8 @@ def case_abort_hooks():
 
 
 def case_interrupt():
-    """Ctrl-C ends a wait within 100 ms."""
+    """Ctrl-C ends a wait within 100 ms, if the group was asked for it."""
+    group = dist.new_group(pg_options={"interruptible": True})
     if rank() == 0:
         sent = []
 
@@ -464,16 +465,30 @@ def case_interrupt():
             os.kill(os.getpid(), signal.SIGINT)
 
         threading.Thread(target=interrupt).start()
-        raises(KeyboardInterrupt, dist.barrier)
+        raises(KeyboardInterrupt, dist.barrier, group)
         assert time.monotonic() - sent[0] < 0.1
         dist.send(torch.zeros(1), 1)
         dist.send(torch.zeros(1), 2)
     else:
         dist.recv(torch.zeros(1), 0)
-        dist.barrier()
+        dist.barrier(group)
     x = torch.ones(1)
-    dist.all_reduce(x)
+    dist.all_reduce(x, group=group)
     expect(x, [3.0])
+
+
+def case_blocking_calls():
+    """Calls that wait inside the library have the same results and errors."""
+    group = dist.new_group(pg_options=libdist.torch.Settings(interruptible=False))
+    x = torch.zeros(2, 4)[:, ::2]
+    x.fill_(1.0)
+    dist.all_reduce(x, group=group)
+    expect(x, torch.full((2, 2), 3.0))
+    dist.barrier(group)
+    parts = [torch.zeros(2) for _ in range(RANKS)]
+    dist.all_gather(parts, torch.full((2,), float(rank())), group=group)
+    expect(parts[2], [2.0, 2.0])
+    raises(Mismatch, dist.all_reduce, torch.ones(3 + rank()), group=group)
 
 
 def case_memory():

@@ -67,6 +67,18 @@ class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
             self._sequence += 1
         recorded = _record(title, inputs)
         options = self._call_options(opts, factor, outputs or inputs)
+        if self._may_block(opts) and recorded is None:
+            status = function(
+                group.handle,
+                *arguments,
+                None if options is None else ctypes.byref(options),
+                None,
+            )
+            if status != _abi.DIST_OK:
+                raise group.error_of_call(status, title)
+            if finish is not None:
+                finish(None)
+            return None
         handle = new_handle()
         status = function(
             group.handle,
@@ -84,6 +96,10 @@ class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
             work.wait()
             return None
         return work
+
+    def _may_block(self, opts):
+        """Returns whether a call may wait inside the library, where no signal interrupts it."""
+        return opts is not None and not opts.asyncOp and self.settings.interruptible is False
 
     def _call_options(self, opts, factor, tensors):
         """Returns the options of a call, or None if they are all the default."""

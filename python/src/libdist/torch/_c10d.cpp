@@ -510,6 +510,8 @@ class DistBackend : public c10d::Backend {
   struct Settings {
     std::string name;
     bool canonical;
+    // Whether a signal interrupts a synchronous call. Such calls take some microseconds longer.
+    bool interruptible;
   };
 
   DistBackend(dist_group_t* handle, py::object owner, Settings settings)
@@ -1037,8 +1039,13 @@ class DistBackend : public c10d::Backend {
     drain(false);
     if (!c10d::isP2POp(plan.type)) ++sequence_;
     const bool async = opts.asyncOp;
-    auto work = new_work(std::move(plan));
     CallOptions options(opts.timeout, factor, settings_.canonical);
+    if (!async && !settings_.interruptible && !at::hasCallbacks()) {
+      check(call(options.pointer(), nullptr), plan.title);
+      if (plan.finish) plan.finish();
+      return nullptr;
+    }
+    auto work = new_work(std::move(plan));
     dist_work_t* handle = nullptr;
     check(call(options.pointer(), &handle), work->plan_.title);
     return started(std::move(work), handle, async);
@@ -1254,10 +1261,11 @@ class DistBackend : public c10d::Backend {
 };
 
 c10::intrusive_ptr<c10d::Backend> create(
-    uintptr_t handle, py::object owner, std::string name, bool canonical) {
+    uintptr_t handle, py::object owner, std::string name, bool canonical,
+    bool interruptible) {
   return c10::make_intrusive<DistBackend>(
       reinterpret_cast<dist_group_t*>(handle), std::move(owner),
-      DistBackend::Settings{std::move(name), canonical});
+      DistBackend::Settings{std::move(name), canonical, interruptible});
 }
 
 py::object owner_of(const c10::intrusive_ptr<c10d::Backend>& backend) {

@@ -68,7 +68,11 @@ def create(group: NativeGroup, settings, store, name: str):
     module = load()
     owner = Owner(group, settings, store, name)
     return module.create(
-        group.handle.value, owner, _lifecycle.display_name(), settings.canonical
+        group.handle.value,
+        owner,
+        _lifecycle.display_name(),
+        settings.canonical,
+        bool(settings.interruptible),
     )
 
 

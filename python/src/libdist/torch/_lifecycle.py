@@ -32,12 +32,16 @@ class Settings:
     backend_options  options of that back end, "key=value;key=value"
     canonical        reduces in the order of ranks, so that placements do not change results
     device           the GPU of this rank; None for torch's current device, if there is one
+    interruptible    whether Ctrl-C interrupts a synchronous call within 100 ms. Without it, a
+                     signal waits for the end of the call, and small calls are faster. By default,
+                     only the subclass in Python interrupts calls.
     """
 
     backend: str | None = None
     backend_options: str | None = None
     canonical: bool = False
     device: int | None = None
+    interruptible: bool | None = None
 
 
 def settings_of(options, device) -> Settings:
