@@ -125,6 +125,7 @@ fn set_environment<'command>(
         .env("PYTHONPATH", repository_root().join("python/src"))
         .env("PYTHONUNBUFFERED", "1")
         .env("LIBDIST_LIBRARY", stage.lib.join("libdist.so.0"))
+        .env("LIBDIST_DISTRUN", &stage.distrun)
         .env("LIBDIST_TORCH_SUBCLASS", subclass)
         .env("OMP_NUM_THREADS", "1")
 }

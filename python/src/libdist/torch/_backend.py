@@ -285,6 +285,7 @@ def create(options, pg_options):
         settings,
         options.global_ranks_in_group,
     )
-    if _cxx.load() is not None:
+    # Only the subclass in Python passes the streams of a GPU to the library.
+    if settings.device is None and _cxx.load() is not None:
         return _cxx.create(group, settings, options.store, options.group_id)
     return LibdistBackend(group, settings, options.store, options.group_id)
