@@ -147,7 +147,9 @@ def case_lists():
     if rank() == 1:
         expect(torch.stack(gathered)[:, 0], [0, 1, 2])
     scattered = torch.zeros(2)
-    dist.scatter(scattered, [torch.full((2,), float(i)) for i in range(RANKS)] if rank() == 2 else None, 2)
+    dist.scatter(
+        scattered, [torch.full((2,), float(i)) for i in range(RANKS)] if rank() == 2 else None, 2
+    )
     expect(scattered, [rank()] * 2)
     outs = [torch.zeros(rank() + 1) for _ in range(RANKS)]
     dist.all_to_all(outs, [torch.full((i + 1,), float(rank())) for i in range(RANKS)])
@@ -521,7 +523,9 @@ def in_rank(name, store_kind, path):
     if store_kind == "file":
         size, number = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
         store = dist.FileStore(path, size)
-        dist.init_process_group("libdist", store=store, rank=number, world_size=size, timeout=timeout)
+        dist.init_process_group(
+            "libdist", store=store, rank=number, world_size=size, timeout=timeout
+        )
     else:
         dist.init_process_group("libdist", timeout=timeout)
     assert dist.get_backend() == "libdist"

@@ -53,8 +53,9 @@ class Documents(unittest.TestCase):
         return done.returncode, done.stdout
 
     def test_every_block_of_python_runs(self):
-        blocks = [(how, code) for how, kind, code in BLOCK.findall(PAGE.read_text())
-                  if kind == "python"]
+        blocks = [
+            (how, code) for how, kind, code in BLOCK.findall(PAGE.read_text()) if kind == "python"
+        ]
         self.assertGreater(len(blocks), 4)
         for number, (comment, code) in enumerate(blocks):
             how = settings(comment)
@@ -68,8 +69,12 @@ class Documents(unittest.TestCase):
                 self.assertIn(how.get("prints", ""), output)
 
     def test_every_command_runs(self):
-        commands = [line for _, kind, code in BLOCK.findall(PAGE.read_text()) if kind == "sh"
-                    for line in code.splitlines()]
+        commands = [
+            line
+            for _, kind, code in BLOCK.findall(PAGE.read_text())
+            if kind == "sh"
+            for line in code.splitlines()
+        ]
         train = BLOCK.search(PAGE.read_text()).group(3)
         for command in commands:
             words = command.split()

@@ -16,10 +16,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 import torch.distributed as dist
 import torch_ranks
-
-import libdist.torch  # noqa: F401 - the ranks need not load it
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+import libdist.torch  # noqa: F401 - the ranks need not load it
 
 LIMIT_S = 30
 

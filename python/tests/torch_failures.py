@@ -1,6 +1,6 @@
 """Kills ranks of trainings, and checks what the others see.
 
-    python torch_failures.py [--only WORDS]
+python torch_failures.py [--only WORDS]
 """
 
 import os

@@ -66,7 +66,10 @@ def _run(function, rank, ranks, port, folder, arguments):
     try:
         result = ("result", function(*arguments))
     except BaseException as error:  # noqa: BLE001 - the parent reports it
-        result = ("error", f"rank {rank}: {type(error).__name__}: {error}\n{traceback.format_exc()}")
+        result = (
+            "error",
+            f"rank {rank}: {type(error).__name__}: {error}\n{traceback.format_exc()}",
+        )
     with open(os.path.join(folder, str(rank)), "wb") as file:
         pickle.dump(result, file)
     import atexit

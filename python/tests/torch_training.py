@@ -114,6 +114,7 @@ def hook(name):
             state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=STEPS + 1)
             net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif name == "chained":
+
             def chained(_state, bucket):
                 size = dist.get_world_size()
                 future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()

@@ -195,7 +195,7 @@ class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
 
     # State and end, by the names that torch looks for.
 
-    def getBackendName(self):  # noqa: N802 - torch's name
+    def getBackendName(self):
         """Returns the name of the back end."""
         return display_name()
 
@@ -255,8 +255,8 @@ class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
         Lifecycle.shutdown(self)
         _open.discard(self)
 
-    registerAbortHook = Lifecycle.register_abort_hook  # noqa: N815 - torch's name
-    unregisterAbortHook = Lifecycle.unregister_abort_hook  # noqa: N815 - torch's name
+    registerAbortHook = Lifecycle.register_abort_hook
+    unregisterAbortHook = Lifecycle.unregister_abort_hook
 
     def reconfigure(self, opts):
         """Meets the ranks with the given handles again."""

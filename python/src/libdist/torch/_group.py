@@ -134,7 +134,10 @@ class NativeGroup:
         """Makes an exception, and remembers the first failure of the group."""
         reason = "Timed out waiting for other ranks: " if status == _abi.DIST_ERR_TIMEOUT else ""
         error = from_status(
-            status, f"{operation}: {reason}{message}", operation=operation, group=self.handle,
+            status,
+            f"{operation}: {reason}{message}",
+            operation=operation,
+            group=self.handle,
             work=work,
         )
         if _abi.DIST_ERR_OUT_OF_MEMORY < status <= _abi.DIST_ERR_TIMEOUT and self.failure is None:

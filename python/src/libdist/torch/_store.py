@@ -51,9 +51,7 @@ class Meeting:
         self._handles.append(client)
         prefixed = new_handle()
         try:
-            check(
-                lib.dist_store_prefix_create(prefix, len(prefix), client, ctypes.byref(prefixed))
-            )
+            check(lib.dist_store_prefix_create(prefix, len(prefix), client, ctypes.byref(prefixed)))
         except BaseException:
             self.release()
             raise
@@ -152,6 +150,10 @@ def _guarded(function):
             text = str(error).lower()
             if "timeout" in text or "timed out" in text:
                 return _abi.DIST_ERR_TIMEOUT
-            return _abi.DIST_ERR_CONNECTION if "connect" in text or "socket" in text else _abi.DIST_ERR_SYSTEM
+            return (
+                _abi.DIST_ERR_CONNECTION
+                if "connect" in text or "socket" in text
+                else _abi.DIST_ERR_SYSTEM
+            )
 
     return guarded

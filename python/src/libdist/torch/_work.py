@@ -22,7 +22,7 @@ _ZERO = timedelta(0)
 _SLICE_MS = 50
 
 # The works whose completion callback has not run. The key is the address that the library passes.
-_expected: dict[int, "LibdistWork"] = {}
+_expected: dict[int, LibdistWork] = {}
 _next_key = 1
 _keys = threading.Lock()
 
