@@ -75,6 +75,7 @@ fn parts(exits: Option<&str>, subclass: &str) -> Vec<Part> {
         })
         .collect();
     parts.push(part("calls", "torch_calls.py", &[], false));
+    parts.push(part("groups", "torch_groups.py", &[], false));
     parts.push(part("training", "torch_training.py", &[], false));
     parts.push(part("failures", "torch_failures.py", &[], false));
     parts.push(part("exits", "torch_exits.py", &["--runs", exits.unwrap_or("16")], false));
