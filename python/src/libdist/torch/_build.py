@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 
-from .._library import library_path
+from .._library import lib, library_path
 
 MODULE = "_c10d"
-_SOURCE = Path(__file__).with_name("_c10d.cpp")
+_FOLDER = Path(__file__).parent
+_SOURCE = _FOLDER / "_c10d.cpp"
+_HEADERS = (_FOLDER / "_c10d_tensors.hpp", _FOLDER / "_c10d_work.hpp")
 _LIMIT_S = 900
 
 
@@ -40,8 +42,10 @@ def cache_folder() -> Path:
 
 def built_path() -> Path:
     """Returns the path of the module for this torch, this Python and this source."""
-    source = hashlib.sha256(_SOURCE.read_bytes())
-    source.update((header_folder() / "dist.h").read_bytes())
+    source = hashlib.sha256()
+    for file in (_SOURCE, *_HEADERS):
+        source.update(file.read_bytes())
+    source.update(lib.dist_version_string())
     source.update(library_path().encode())
     key = f"torch-{torch.__version__}-{source.hexdigest()[:12]}"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
