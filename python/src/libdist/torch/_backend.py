@@ -23,15 +23,14 @@ HAS_BACKEND_SUBCLASSES = "rank" in (c10d.Backend.__init__.__doc__ or "")
 _CALL_OPTIONS_BYTES = ctypes.sizeof(_abi.dist_call_options_t)
 
 # torch's wrapper for the debug level DETAIL does not keep the Python part of a back end alive.
-_open: set[LibdistBackend] = set()
+_open: set[Operations] = set()
 
 
-class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
-    """A group of libdist as a back end of torch."""
+class Operations(Collectives, Lifecycle):
+    """Issues operations, for a subclass of one of torch's classes."""
 
-    def __init__(self, group: NativeGroup, settings: Settings, store, name: str = ""):
-        c10d.Backend.__init__(self, group.rank, group.size)
-        Lifecycle.__init__(self, group, settings, store, name)
+    def begin(self):
+        """Sets the state of the operations."""
         forward_wrapped_methods()
         self._sequence = 0
         # The calls of an open coalescing block, or None.
@@ -40,7 +39,7 @@ class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
 
     def backend_over(self, group, store, name):
         """Makes the back end of another group."""
-        return LibdistBackend(group, self.settings, store, name)
+        return python_backend(group, self.settings, store, name)
 
     # Issue.
 
@@ -92,14 +91,18 @@ class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
             raise group.error_of_call(status, title)
         work = LibdistWork(group, handle, title, (keep, arguments), outputs, finish, recorded)
         work._sequence = self._sequence
-        if opts is not None and not opts.asyncOp:
+        if opts is not None and not getattr(opts, "asyncOp", True):
             work.wait()
             return None
         return work
 
     def _may_block(self, opts):
         """Returns whether a call may wait inside the library, where no signal interrupts it."""
-        return opts is not None and not opts.asyncOp and self.settings.interruptible is False
+        return (
+            opts is not None
+            and not getattr(opts, "asyncOp", True)
+            and self.settings.interruptible is False
+        )
 
     def _call_options(self, opts, factor, tensors):
         """Returns the options of a call, or None if they are all the default."""
@@ -188,7 +191,7 @@ class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
         if error is not None:
             work.wait()
             raise error
-        if opts is not None and not opts.asyncOp:
+        if opts is not None and not getattr(opts, "asyncOp", True):
             work.wait()
             return None
         return work
@@ -264,6 +267,79 @@ class LibdistBackend(Collectives, Lifecycle, c10d.Backend):
         return self.barrier(c10d.BarrierOptions())
 
 
+class LibdistBackend(Operations, c10d.Backend):
+    """A group of libdist as a back end of torch."""
+
+    def __init__(self, group: NativeGroup, settings: Settings, store, name: str = ""):
+        c10d.Backend.__init__(self, group.rank, group.size)
+        Lifecycle.__init__(self, group, settings, store, name)
+        self.begin()
+
+
+class LibdistProcessGroup(Operations, c10d.ProcessGroup):
+    """A group of libdist as a group of an older torch, whose back ends cannot be Python classes."""
+
+    def __init__(self, group: NativeGroup, settings: Settings, store, name: str = ""):
+        c10d.ProcessGroup.__init__(self, group.rank, group.size)
+        Lifecycle.__init__(self, group, settings, store, name)
+        self.begin()
+
+    _allgather_base = Collectives.all_gather_single
+    _reduce_scatter_base = Collectives.reduce_scatter_single
+    allgather_into_tensor_coalesced = Collectives.all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = Collectives.reduce_scatter_single_coalesced
+    alltoall_base = Collectives.all_to_all_single
+
+    def barrier(self, opts=None):
+        """Completes when all ranks have called it."""
+        return Collectives.barrier(self, opts or c10d.BarrierOptions())
+
+    def _start_coalescing(self, _device):
+        self.start_coalescing()
+
+    def _end_coalescing(self, _device):
+        return self.end_coalescing()
+
+    def _get_backend(self, _device):
+        return self
+
+    def _get_backend_name(self):
+        return display_name()
+
+    @property
+    def _device_types(self):
+        return [torch.device("cpu")]
+
+    def _has_hooks(self):
+        return False
+
+    def _set_group_name(self, name):
+        self.uid = name
+
+    @property
+    def group_name(self):
+        """The name of the group in torch."""
+        return self.uid
+
+    def getGroupName(self):
+        """Returns the name of the group in torch."""
+        return self.uid
+
+    def getRank(self):
+        """Returns the rank of this process in the group."""
+        return self.group.rank
+
+    def getSize(self):
+        """Returns the number of ranks."""
+        return self.group.size
+
+
+def python_backend(group, settings, store, name):
+    """Makes a back end in Python, of the class that the installed torch supports."""
+    kind = LibdistBackend if HAS_BACKEND_SUBCLASSES else LibdistProcessGroup
+    return kind(group, settings, store, name)
+
+
 def _record(title, inputs):
     """Begins a record of the profiler, if it is active."""
     if not torch.autograd._profiler_enabled():
@@ -288,4 +364,4 @@ def create(options, pg_options):
     # Only the subclass in Python passes the streams of a GPU to the library.
     if settings.device is None and _cxx.load() is not None:
         return _cxx.create(group, settings, options.store, options.group_id)
-    return LibdistBackend(group, settings, options.store, options.group_id)
+    return python_backend(group, settings, options.store, options.group_id)

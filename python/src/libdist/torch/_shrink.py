@@ -26,6 +26,8 @@ def backend_of(group=None):
     It raises TypeError if the group has another back end.
     """
     group = group or state._get_default_group()
+    if isinstance(group, Lifecycle):
+        return group
     for device in group._device_types:
         backend = group._get_backend(device)
         wrapper = getattr(c10d, "_ProcessGroupWrapper", None)
