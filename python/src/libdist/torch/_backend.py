@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from datetime import timedelta
 
 import torch
@@ -284,16 +285,6 @@ class LibdistProcessGroup(Operations, c10d.ProcessGroup):
         Lifecycle.__init__(self, group, settings, store, name)
         self.begin()
 
-    _allgather_base = Collectives.all_gather_single
-    _reduce_scatter_base = Collectives.reduce_scatter_single
-    allgather_into_tensor_coalesced = Collectives.all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = Collectives.reduce_scatter_single_coalesced
-    alltoall_base = Collectives.all_to_all_single
-
-    def barrier(self, opts=None):
-        """Completes when all ranks have called it."""
-        return Collectives.barrier(self, opts or c10d.BarrierOptions())
-
     def _start_coalescing(self, _device):
         self.start_coalescing()
 
@@ -332,6 +323,47 @@ class LibdistProcessGroup(Operations, c10d.ProcessGroup):
     def getSize(self):
         """Returns the number of ranks."""
         return self.group.size
+
+
+def _with_default_options(function, kind):
+    """Returns the operation with torch's default options, if a call has none."""
+
+    def method(self, *arguments, opts=None):
+        if opts is None and arguments and isinstance(arguments[-1], kind):
+            return function(self, *arguments)
+        return function(self, *arguments, opts or kind())
+
+    return functools.wraps(function)(method)
+
+
+# The operations by the names that an older torch calls, with their options.
+for _name, _function, _kind in (
+    ("allreduce", Collectives.allreduce, c10d.AllreduceOptions),
+    ("allreduce_coalesced", Collectives.allreduce_coalesced, c10d.AllreduceCoalescedOptions),
+    ("reduce", Collectives.reduce, c10d.ReduceOptions),
+    ("reduce_scatter", Collectives.reduce_scatter, c10d.ReduceScatterOptions),
+    ("_reduce_scatter_base", Collectives.reduce_scatter_single, c10d.ReduceScatterOptions),
+    (
+        "reduce_scatter_tensor_coalesced",
+        Collectives.reduce_scatter_single_coalesced,
+        c10d.ReduceScatterOptions,
+    ),
+    ("broadcast", Collectives.broadcast, c10d.BroadcastOptions),
+    ("allgather", Collectives.allgather, c10d.AllgatherOptions),
+    ("_allgather_base", Collectives.all_gather_single, c10d.AllgatherOptions),
+    ("allgather_coalesced", Collectives.allgather_coalesced, c10d.AllgatherOptions),
+    (
+        "allgather_into_tensor_coalesced",
+        Collectives.all_gather_single_coalesced,
+        c10d.AllgatherOptions,
+    ),
+    ("gather", Collectives.gather, c10d.GatherOptions),
+    ("scatter", Collectives.scatter, c10d.ScatterOptions),
+    ("alltoall", Collectives.alltoall, c10d.AllToAllOptions),
+    ("alltoall_base", Collectives.all_to_all_single, c10d.AllToAllOptions),
+    ("barrier", Collectives.barrier, c10d.BarrierOptions),
+):
+    setattr(LibdistProcessGroup, _name, _with_default_options(_function, _kind))
 
 
 def python_backend(group, settings, store, name):

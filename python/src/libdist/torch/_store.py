@@ -2,6 +2,7 @@
 
 The library talks to the server of a TCPStore with a client of its own: it needs neither the
 interpreter nor the connection of torch's client. Every other store is used through its functions.
+So are the TCPStores of an older torch, which lack requests that the library's client makes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Meeting:
         base = store
         while isinstance(base, PrefixStore):
             base = base.underlying_store
-        if isinstance(base, TCPStore):
+        if isinstance(base, TCPStore) and hasattr(base, "queue_push"):
             key = f"libdist/prefix/{generation}"
             if rank == 0:
                 store.set(key, f"libdist-{secrets.token_hex(8)}")
