@@ -44,6 +44,9 @@ class InterruptTest(RankTest):
     def test_calls_without_a_work_are_interrupted(self):
         self.run_ranks(2, "interrupt", "helper")
 
+    def test_interrupted_init_leaves_no_world(self):
+        self.run_ranks(2, "interrupt", "init")
+
     def test_exception_of_another_handler_comes_through(self):
         self.run_ranks(2, "interrupt", "own handler")
 
