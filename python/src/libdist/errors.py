@@ -126,7 +126,7 @@ class NotANumber(Error, ValueError):
 
 
 class Timeout(Error, TimeoutError):
-    """The deadline of an operation passed; its group has failed."""
+    """The deadline of an operation passed. After a collective, its group has failed."""
 
     status = _abi.DIST_ERR_TIMEOUT
 
