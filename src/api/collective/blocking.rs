@@ -14,6 +14,7 @@ use crate::algo::{AlgorithmRequest, Operation};
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::call_observer::CallObserver;
 use crate::api::group::process_group::Group;
+use crate::api::observe::deadlock::{AwaitedOperation, BlockedCall, BlockedCallGuard};
 use crate::api::observe::debug::in_flight_buffers;
 use crate::api::work::queue::{Ticket, Turn};
 use crate::backend::SupportQuery;
@@ -21,6 +22,8 @@ use crate::base::deadline::LazyDeadline;
 use crate::base::error::{ErrorContext as _, Result};
 use crate::base::gpu::EnqueuedOperationSlot;
 use crate::wait::WaitInterrupt;
+use std::sync::Arc;
+use std::time::Duration;
 
 impl Group {
     /// Runs a blocking call (see [`Group::run`]) that does not take the fast path.
@@ -30,6 +33,7 @@ impl Group {
         let ready_event = self.record_ready_event(call.gpu)?;
         let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
         let ticket = self.queue.issue();
+        let _guard = self.blocked_call(ticket.sequence(), options);
         let descriptor = call.descriptor(ticket.sequence(), options.label);
         let observer = CallObserver::new(&self.observer, &call, &descriptor, &deadline);
         let completion_slot = EnqueuedOperationSlot::new();
@@ -54,6 +58,16 @@ impl Group {
         };
         observer.end(&outcome);
         self.finish_blocking_call(outcome, &descriptor)
+    }
+
+    /// Marks that this thread runs a collective that may be blocked.
+    pub(super) fn blocked_call(&self, sequence: u64, options: &CallOptions) -> BlockedCallGuard {
+        BlockedCallGuard::new(BlockedCall {
+            queue: Arc::as_ptr(&self.queue).addr(),
+            operation: AwaitedOperation::Collective { sequence },
+            timeout: Some(Duration::from_millis(self.effective_timeout_ms(options))),
+            deadlines: [None; 2],
+        })
     }
 
     /// Waits for the turn of a blocking call. If the deadline passes first, the group fails.

@@ -164,6 +164,7 @@ impl Group {
         unfinished: UnfinishedCall<'_>,
     ) -> Result<()> {
         let UnfinishedCall { ticket, turn, deadline, progress, started, slot, record } = unfinished;
+        let _guard = self.blocked_call(ticket.sequence(), options);
         let descriptor = call.descriptor(ticket.sequence(), options.label);
         let observer = CallObserver::with_record(
             &self.observer,

@@ -52,7 +52,7 @@ impl GroupObserver {
         id: GroupId,
         name: &str,
         rank: Rank,
-        ranks: &[Rank],
+        ranks: &Arc<[Rank]>,
         backend: &Arc<dyn Backend>,
     ) -> Self {
         Self {
