@@ -9,7 +9,7 @@
 //! a part of its hash, so the sum depends on the order of the calls. But it does not depend on the
 //! order in which concurrent threads add their calls.
 
-use crate::algo;
+use crate::algo::ArgumentsHash;
 use crate::base::label::Label;
 use crate::transport::Descriptor;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,21 +60,32 @@ impl Default for CallHistory {
 }
 
 impl CallHistory {
-    /// Adds a call, whose words have no algorithm. The caller has the turn of the group's queue, so
+    /// Adds a call. `last_word` is the last word of its encoded descriptor, and `arguments` is the
+    /// hash of its arguments. The caller has the turn of the group's queue, so
     /// no other thread runs this function for the same group. Therefore plain loads and stores
     /// suffice. The fast path may notice the failure of the group only later; then this function
     /// relies on what the program knows. A call on a list of tensors never comes here
     /// ([`Descriptor::compared`]).
     #[inline]
-    pub(in crate::api) fn add_in_turn(&self, words: &[u64; 3], label: &Label) {
+    pub(in crate::api) fn add_in_turn(
+        &self,
+        last_word: u64,
+        arguments: ArgumentsHash,
+        label: &Label,
+    ) {
         if self.is_failure_known() {
-            let order_key = Descriptor::order_key_from_word(words[2]);
-            return self.end_before(Descriptor::sequence_from_order_key(order_key));
+            return self.end_before_word(last_word);
         }
         let CallSum { calls, hash } = self.in_turn.load();
-        let sum = hash.wrapping_add(algo::hash_operation(words, label));
+        let sum = hash.wrapping_add(arguments.of_call(last_word, label));
         self.in_turn.calls.store(calls + 1, Ordering::Relaxed);
         self.in_turn.hash.store(sum, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn end_before_word(&self, last_word: u64) {
+        let order_key = Descriptor::order_key_from_word(last_word);
+        self.end_before(Descriptor::sequence_from_order_key(order_key));
     }
 
     /// Adds a call. Any thread may add calls at any time.
@@ -115,7 +126,8 @@ impl CallHistory {
 
 /// Returns the hash of a call in the history.
 pub(in crate::api) fn call_hash(descriptor: &Descriptor) -> u64 {
-    algo::hash_operation(&descriptor.compared().encode(), &descriptor.label)
+    let words = descriptor.compared().encode();
+    ArgumentsHash::of(&words).of_call(words[2], &descriptor.label)
 }
 
 #[cfg(test)]
@@ -135,6 +147,11 @@ mod tests {
             part: 0,
             label: Label::NONE,
         }
+    }
+
+    fn add_in_turn(history: &CallHistory, call: &Descriptor) {
+        let words = call.encode();
+        history.add_in_turn(words[2], ArgumentsHash::of(&words), &call.label);
     }
 
     fn sum_of(calls: &[Descriptor]) -> CallSum {
@@ -157,7 +174,7 @@ mod tests {
         let history = CallHistory::default();
         let [first, second] = [1, 2].map(|sequence| call(OpKind::Reduce, sequence));
         history.add(&first);
-        history.add_in_turn(&second.encode(), &Label::NONE);
+        add_in_turn(&history, &second);
         assert_eq!(history.sum(), sum_of(&[first, second]));
         let chosen = Descriptor { algorithm: 7, ..second };
         assert_eq!(history.sum(), sum_of(&[first, chosen]));
@@ -169,9 +186,9 @@ mod tests {
         let [first, second, third] = [1, 2, 3].map(|sequence| call(OpKind::Reduce, sequence));
         history.add(&first);
         history.mark_failure_as_known();
-        history.add_in_turn(&third.encode(), &Label::NONE);
+        add_in_turn(&history, &third);
         history.end_before(second.sequence);
-        history.add_in_turn(&third.encode(), &Label::NONE);
+        add_in_turn(&history, &third);
         assert_eq!(history.sum(), sum_of(&[first]));
         assert_eq!([1, 2, 3].map(|sequence| history.contains(sequence)), [true, false, false]);
     }

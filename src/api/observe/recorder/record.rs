@@ -67,7 +67,10 @@ pub fn begin_collective(
     descriptor: &Descriptor,
     is_running: bool,
 ) -> OperationRecord {
-    begin_encoded(slot, origin, &descriptor.encode(), &descriptor.label, is_running).with_log()
+    let mut record =
+        begin_encoded(slot, origin, &descriptor.encode(), &descriptor.label, is_running);
+    record.log_begin();
+    record
 }
 
 /// Records that a message is posted.
@@ -77,7 +80,9 @@ pub fn begin_message(
     sequence: u64,
 ) -> OperationRecord {
     let words = encode_message(message, sequence);
-    begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true).with_log()
+    let mut record = begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true);
+    record.log_begin();
+    record
 }
 
 /// Records that a monitored barrier begins.
@@ -87,7 +92,9 @@ pub(in crate::api) fn begin_monitored_barrier(
     timeout_ms: u64,
 ) -> OperationRecord {
     let words = [MONITORED_BARRIER_KIND, timeout_ms, number, 0];
-    begin_encoded(RecorderSlot::reserve(), origin, &words, &Label::NONE, true).with_log()
+    let mut record = begin_encoded(RecorderSlot::reserve(), origin, &words, &Label::NONE, true);
+    record.log_begin();
+    record
 }
 
 /// Records the issue of an operation that is already encoded as words, and its label. The log does
@@ -166,13 +173,18 @@ impl OperationRecord {
 
     /// Logs the issue of the operation at level TRACE. If the level is DEBUG or TRACE, the end is
     /// logged, too.
-    fn with_log(mut self) -> Self {
+    #[inline]
+    fn log_begin(&mut self) {
         if log::enabled(LogLevel::Debug) {
-            self.is_logged = true;
-            let state = if self.is_waiting { "waits for earlier operations" } else { "starts" };
-            self.log_step(LogLevel::Trace, format_args!("{state}"));
+            self.log_issue();
         }
-        self
+    }
+
+    #[cold]
+    fn log_issue(&mut self) {
+        self.is_logged = true;
+        let state = if self.is_waiting { "waits for earlier operations" } else { "starts" };
+        self.log_step(LogLevel::Trace, format_args!("{state}"));
     }
 
     /// Logs a line about the operation, unless a later operation has overwritten its entry.
