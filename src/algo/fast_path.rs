@@ -198,19 +198,19 @@ impl CallWithPlan<'_> {
         cursor: &mut ShmCursor,
         on_published: impl FnOnce(&[u64; 3], ArgumentsHash),
     ) -> Result<FastProgress> {
-        let Self { plan, arguments, sequence } = *self;
-        let FastPathPlan { is_oversubscribed, words, arguments_hash, .. } = *plan;
-        let plan = plan.step.with_known_location(location);
+        let Self { plan: prepared, arguments, sequence } = *self;
+        let is_oversubscribed = prepared.is_oversubscribed;
+        let plan = prepared.step.with_known_location(location);
         let (region, role) = (domain.region(), plan.role);
         if region.abort_record().is_set() {
             return Ok(FastProgress::NotStarted);
         }
-        let words = Descriptor::encode_repeat(words, sequence, arguments.label);
+        let words = Descriptor::encode_repeat(prepared.words, sequence, arguments.label);
         let mut shm = SequencerCore { domain, region, rank: plan.rank, cursor };
         if shm.publish_payload(&plan, arguments, &words).is_none() {
             return Ok(FastProgress::NotStarted);
         }
-        on_published(&words, arguments_hash);
+        on_published(&words, prepared.arguments_hash);
         // This rank only reads data slots. A peer may wait until this rank has read the peer's data
         // slot, but no peer waits for this rank's control slot.
         let is_slot_receiver = location == PayloadLocation::DataSlot && !plan.is_sender();

@@ -31,7 +31,7 @@ impl Group {
         let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer = CallObserver::new(&self.observer, call, &descriptor, &deadline);
+        let observer = CallObserver::new(self, call, &descriptor, &deadline);
         let completion_slot = EnqueuedOperationSlot::new();
         let mut operation = call.operation(descriptor, options, self.name(), &deadline, &observer);
         operation.enqueue_request = call.device_launch(&completion_slot, ready_event.as_deref());
@@ -40,7 +40,10 @@ impl Group {
         });
         let turn = self.wait_for_turn(&mut operation, &ticket, &observer);
         let outcome = turn.and_then(|_turn| {
-            self.run_catching_panics(|| self.carry_out(&operation, options.nan_check))
+            let outcome =
+                self.run_catching_panics(|| self.carry_out(&operation, options.nan_check));
+            observer.end_turn();
+            outcome
         });
         if operation.enqueue_request.is_some() {
             observer.listen_for_device_time(&completion_slot);

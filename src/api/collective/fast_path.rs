@@ -179,8 +179,8 @@ impl Group {
     ) -> Result<()> {
         let UnfinishedCall { ticket, turn, deadline, progress, started, slot, record } = unfinished;
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer = CallObserver::with_record(
-            &self.observer,
+        let observer = CallObserver::with_turn(
+            self,
             call,
             &descriptor,
             &deadline,
@@ -200,6 +200,7 @@ impl Group {
                 }
             })
         });
+        observer.end_turn();
         drop(turn);
         observer.end(&outcome);
         self.finish_blocking_call(outcome, &descriptor)

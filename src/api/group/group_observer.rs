@@ -5,7 +5,8 @@
 //! detector.
 
 use crate::algo::ArgumentsHash;
-use crate::api::observe::call_history::CallHistory;
+use crate::api::group::process_group::Group;
+use crate::api::observe::call_history::{CallHistory, HistoryMoment};
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
 use crate::api::observe::straggler::StragglerDetector;
 use crate::api::observe::trace::{self, GroupTrack, OperationSpan};
@@ -84,17 +85,6 @@ impl GroupObserver {
         OperationOrigin { group: self.group, rank: self.rank, issued_ns }
     }
 
-    /// Records the issue of a collective in the flight recorder and the trace. `runs` is true if
-    /// the collective runs immediately, and false if it waits for earlier collectives.
-    pub(in crate::api) fn record_collective(
-        &self,
-        descriptor: &Descriptor,
-        issued: Instant,
-        runs: bool,
-    ) -> OperationRecord {
-        self.record_in_slot(recorder::RecorderSlot::reserve(), descriptor, issued, runs)
-    }
-
     /// Records in a reserved slot that a collective starts now. `words` is the encoded descriptor,
     /// and `hash` the hash of its arguments. The trace does not get this operation. The caller has the turn of the group's queue.
     #[inline]
@@ -109,22 +99,6 @@ impl GroupObserver {
         let words = Descriptor::without_algorithm(words);
         self.history.add_in_turn(words[2], hash, label);
         recorder::begin_encoded(slot, origin, &words, label, true)
-    }
-
-    /// Records the issue of a collective, like [`Self::record_collective`], in a reserved slot.
-    pub(in crate::api) fn record_in_slot(
-        &self,
-        slot: recorder::RecorderSlot,
-        descriptor: &Descriptor,
-        issued: Instant,
-        runs: bool,
-    ) -> OperationRecord {
-        if self.backend.upgrade().is_some_and(|backend| backend.failure().is_some()) {
-            self.history.end_before(descriptor.sequence);
-        } else {
-            self.history.add(descriptor);
-        }
-        self.record_operation(slot, descriptor, issued, runs)
     }
 
     fn record_operation(
@@ -182,6 +156,37 @@ impl GroupObserver {
         let backend = self.backend.upgrade();
         let location = backend.as_ref().and_then(|backend| backend.rank_locations().get(rank));
         location.map_or_else(|| format!("rank {rank}"), |location| location.name.to_string())
+    }
+}
+
+impl Group {
+    /// Records the issue of a collective in the flight recorder, the trace and the call history.
+    /// `runs` is true if the collective runs immediately, and false if it waits for earlier
+    /// collectives.
+    pub(in crate::api) fn record_collective(
+        &self,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> OperationRecord {
+        let slot = recorder::RecorderSlot::reserve();
+        self.record_in_slot(slot, descriptor, issued, runs, HistoryMoment::Concurrent)
+    }
+
+    /// Records the issue of a collective, like [`Self::record_collective`], in a reserved slot. If
+    /// the group has failed, `moment` does not matter.
+    pub(in crate::api) fn record_in_slot(
+        &self,
+        slot: recorder::RecorderSlot,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+        moment: HistoryMoment,
+    ) -> OperationRecord {
+        let has_failed = self.failure().is_some();
+        let moment = if has_failed { HistoryMoment::AfterFailure } else { moment };
+        self.observer.history.add_at(moment, descriptor);
+        self.observer.record_operation(slot, descriptor, issued, runs)
     }
 }
 

@@ -11,8 +11,19 @@
 
 use crate::algo::ArgumentsHash;
 use crate::base::label::Label;
-use crate::transport::Descriptor;
+use crate::transport::{CountSpec, Descriptor};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The moment at which a call is added to the history of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::api) enum HistoryMoment {
+    /// The caller has the turn of the group's queue.
+    InTurn,
+    /// Another call may have the turn.
+    Concurrent,
+    /// The group has failed, so the history ends before the call.
+    AfterFailure,
+}
 
 /// A number of calls and the sum of their hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,8 +99,21 @@ impl CallHistory {
         self.end_before(Descriptor::sequence_from_order_key(order_key));
     }
 
-    /// Adds a call. Any thread may add calls at any time.
-    pub(in crate::api) fn add(&self, descriptor: &Descriptor) {
+    /// Adds a call, or ends the history before it.
+    pub(in crate::api) fn add_at(&self, moment: HistoryMoment, descriptor: &Descriptor) {
+        match moment {
+            HistoryMoment::InTurn => {
+                let words = compared_words(descriptor);
+                self.add_in_turn(words[2], ArgumentsHash::of(&words), &descriptor.label);
+            }
+            HistoryMoment::Concurrent => self.add(descriptor),
+            HistoryMoment::AfterFailure => self.end_before(descriptor.sequence),
+        }
+    }
+
+    /// Adds a call. Any thread may add calls at any time. The read-modify-writes wait for all
+    /// earlier stores of this core, so a call that has the turn uses [`Self::add_in_turn`].
+    fn add(&self, descriptor: &Descriptor) {
         let hash = call_hash(descriptor);
         self.concurrent.calls.fetch_add(1, Ordering::Relaxed);
         self.concurrent.hash.fetch_add(hash, Ordering::Relaxed);
@@ -98,7 +122,7 @@ impl CallHistory {
     /// Ends the history before the call with this sequence number, because the group has already
     /// failed. After a failure, the ranks of a correct program stop at different calls and may go
     /// on with different calls.
-    pub(in crate::api) fn end_before(&self, sequence: u64) {
+    fn end_before(&self, sequence: u64) {
         self.end.fetch_min(sequence, Ordering::Relaxed);
     }
 
@@ -126,14 +150,23 @@ impl CallHistory {
 
 /// Returns the hash of a call in the history.
 pub(in crate::api) fn call_hash(descriptor: &Descriptor) -> u64 {
-    let words = descriptor.compared().encode();
+    let words = compared_words(descriptor);
     ArgumentsHash::of(&words).of_call(words[2], &descriptor.label)
+}
+
+/// Returns the words of [`Descriptor::compared`]. The algorithm does not matter, because
+/// [`ArgumentsHash`] ignores it.
+fn compared_words(descriptor: &Descriptor) -> [u64; 3] {
+    match descriptor.count_spec {
+        CountSpec::TensorList => descriptor.compared().encode(),
+        _ => descriptor.encode(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::{CountSpec, OpKind};
+    use crate::transport::OpKind;
 
     fn call(kind: OpKind, sequence: u64) -> Descriptor {
         Descriptor {
@@ -150,8 +183,7 @@ mod tests {
     }
 
     fn add_in_turn(history: &CallHistory, call: &Descriptor) {
-        let words = call.encode();
-        history.add_in_turn(words[2], ArgumentsHash::of(&words), &call.label);
+        history.add_at(HistoryMoment::InTurn, call);
     }
 
     fn sum_of(calls: &[Descriptor]) -> CallSum {
