@@ -60,7 +60,8 @@ impl<'a> CallObserver<'a> {
         }
     }
 
-    /// Creates the observer of a call that has its turn and a reserved slot, and possibly an entry.
+    /// Creates the observer of a call in its turn. The call has a reserved slot, and possibly an
+    /// entry.
     pub(super) fn with_turn(
         group: &'a Group,
         call: &'a Call<'a>,

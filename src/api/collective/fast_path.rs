@@ -55,9 +55,9 @@ impl Group {
 
     /// Checks a call, takes a ticket, and runs the call in its turn on the calling thread.
     ///
-    /// The call is passed by reference, because a copy of it would delay a small call: the copy
-    /// reads in vectors what the caller has just written in words, so that the processor must first
-    /// wait for these stores.
+    /// The call is passed by reference, because a copy of it delays a small call. The copy reads
+    /// vectors from memory that the caller has just written in words. The processor cannot forward
+    /// such stores, so it waits until they have completed.
     ///
     /// # Errors
     /// `InvalidArgument` and `Unsupported`, before the call has had any effect. Later errors fail
