@@ -5,8 +5,7 @@
 //! detector.
 
 use crate::algo::ArgumentsHash;
-use crate::api::group::process_group::Group;
-use crate::api::observe::call_history::{CallHistory, HistoryMoment};
+use crate::api::observe::call_history::CallHistory;
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
 use crate::api::observe::straggler::StragglerDetector;
 use crate::api::observe::trace::{self, GroupTrack, OperationSpan};
@@ -101,7 +100,8 @@ impl GroupObserver {
         recorder::begin_encoded(slot, origin, &words, label, true)
     }
 
-    fn record_operation(
+    /// Records the issue of a collective in the flight recorder and the trace.
+    pub(super) fn record_operation(
         &self,
         slot: recorder::RecorderSlot,
         descriptor: &Descriptor,
@@ -156,37 +156,6 @@ impl GroupObserver {
         let backend = self.backend.upgrade();
         let location = backend.as_ref().and_then(|backend| backend.rank_locations().get(rank));
         location.map_or_else(|| format!("rank {rank}"), |location| location.name.to_string())
-    }
-}
-
-impl Group {
-    /// Records the issue of a collective in the flight recorder, the trace and the call history.
-    /// `runs` is true if the collective runs immediately, and false if it waits for earlier
-    /// collectives.
-    pub(in crate::api) fn record_collective(
-        &self,
-        descriptor: &Descriptor,
-        issued: Instant,
-        runs: bool,
-    ) -> OperationRecord {
-        let slot = recorder::RecorderSlot::reserve();
-        self.record_in_slot(slot, descriptor, issued, runs, HistoryMoment::Concurrent)
-    }
-
-    /// Records the issue of a collective, like [`Self::record_collective`], in a reserved slot. If
-    /// the group has failed, `moment` does not matter.
-    pub(in crate::api) fn record_in_slot(
-        &self,
-        slot: recorder::RecorderSlot,
-        descriptor: &Descriptor,
-        issued: Instant,
-        runs: bool,
-        moment: HistoryMoment,
-    ) -> OperationRecord {
-        let has_failed = self.failure().is_some();
-        let moment = if has_failed { HistoryMoment::AfterFailure } else { moment };
-        self.observer.history.add_at(moment, descriptor);
-        self.observer.record_operation(slot, descriptor, issued, runs)
     }
 }
 
