@@ -366,8 +366,8 @@ fn many_reducer_random() {
     run(&[program.display().to_string(), first, seeds], LONG_LIMIT).expect_success();
 }
 
-/// Random programs without deadlocks of `cargo xtask random`; the environment has the first seed and
-/// the number of seeds.
+/// Random programs without deadlocks of `cargo xtask random`; the environment has the first seed
+/// and the number of seeds.
 #[test]
 #[ignore = "takes minutes: cargo xtask random"]
 fn many_deadlock_random() {

@@ -203,8 +203,8 @@ pub fn slow_wait_threshold() -> Option<Duration> {
         .map(Duration::from_millis)
 }
 
-/// Returns the time after which a waiting call is checked for a deadlock, or `None` if calls are not
-/// checked.
+/// Returns the time after which a waiting call is checked for a deadlock, or `None` if calls are
+/// not checked.
 pub fn blocked_call_threshold() -> Option<Duration> {
     Some(BLOCKED_CALL_MS.load(Ordering::Relaxed))
         .filter(|&ms| ms != u64::MAX)

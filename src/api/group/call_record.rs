@@ -1,5 +1,5 @@
-//! Records the issue of a collective in everything that keeps it: the flight recorder, the trace and
-//! the call history of the group.
+//! Records the issue of a collective in everything that keeps it: the flight recorder, the trace
+//! and the call history of the group.
 
 use crate::api::group::process_group::Group;
 use crate::api::observe::call_history::HistoryMoment;

@@ -85,7 +85,8 @@ impl GroupObserver {
     }
 
     /// Records in a reserved slot that a collective starts now. `words` is the encoded descriptor,
-    /// and `hash` the hash of its arguments. The trace does not get this operation. The caller has the turn of the group's queue.
+    /// and `hash` the hash of its arguments. The trace does not get this operation. The caller has
+    /// the turn of the group's queue.
     #[inline]
     pub(in crate::api) fn record_encoded(
         &self,

@@ -32,8 +32,9 @@
 //! stores that it did. The other processes then do the same.
 //!
 //! **Limits.** Some waits have no edges: receives from any rank, probes, calls with a count for
-//! each rank (`_v`), and calls without elements. The same holds for roots that wait for other ranks, for
-//! the creation of groups, and for messages of back ends that do not report their traffic.
+//! each rank (`_v`), and calls without elements. The same holds for roots that wait for other
+//! ranks, for the creation of groups, and for messages of back ends that do not report their
+//! traffic.
 
 mod blocked_calls;
 mod blocked_record;

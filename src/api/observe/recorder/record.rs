@@ -90,8 +90,8 @@ pub(in crate::api) fn begin_monitored_barrier(
     begin_logged(RecorderSlot::reserve(), origin, &words, &Label::NONE, true)
 }
 
-/// Records the issue of an operation like [`begin_encoded`]. If the level is DEBUG or TRACE, the log
-/// gets the operation, too.
+/// Records the issue of an operation like [`begin_encoded`]. If the level is DEBUG or TRACE, the
+/// log gets the operation, too.
 #[inline]
 fn begin_logged<const N: usize>(
     slot: RecorderSlot,
