@@ -18,6 +18,9 @@ class FailureTest(RankTest):
     def test_different_calls_are_a_mismatch(self):
         self.run_ranks(2, "failures", "mismatch")
 
+    def test_receives_from_each_other_are_a_deadlock(self):
+        self.run_ranks(2, "failures", "deadlock")
+
     def test_late_rank_is_named_by_the_timeout(self):
         self.run_ranks(2, "failures", "timeout")
 

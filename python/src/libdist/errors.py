@@ -143,6 +143,12 @@ class Mismatch(Error):
     status = _abi.DIST_ERR_MISMATCH
 
 
+class Deadlock(Error):
+    """Ranks wait for each other in a cycle."""
+
+    status = _abi.DIST_ERR_DEADLOCK
+
+
 class Aborted(Error):
     """A rank aborted the group."""
 
