@@ -195,6 +195,11 @@ typedef int32_t dist_status_t;
 #define DIST_ERR_AUTH -105
 
 /**
+ * Ranks wait for each other in a cycle; the message has the whole cycle.
+ */
+#define DIST_ERR_DEADLOCK -106
+
+/**
  * Memory, or another limited resource of the host, is exhausted.
  */
 #define DIST_ERR_OUT_OF_MEMORY -200

@@ -62,6 +62,8 @@ programs!(
     bytes,
     call_mismatch,
     constants,
+    deadlock,
+    deadlock_random,
     debug,
     group_null,
     gather_v,
@@ -361,6 +363,20 @@ fn many_reducer_random() {
     };
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program("reducer_random", &["reducer_random.c"]);
+    run(&[program.display().to_string(), first, seeds], LONG_LIMIT).expect_success();
+}
+
+/// Random programs without deadlocks of `cargo xtask random`; the environment has the first seed
+/// and the number of seeds.
+#[test]
+#[ignore = "takes minutes: cargo xtask random"]
+fn many_deadlock_random() {
+    let (Some(first), Some(seeds)) = (variable("DEADLOCK_FIRST"), variable("DEADLOCK_SEEDS"))
+    else {
+        panic!("DEADLOCK_FIRST and DEADLOCK_SEEDS are not set");
+    };
+    let Some(compiler) = Compiler::find() else { return };
+    let program = compiler.program("deadlock_random", &["deadlock_random.c"]);
     run(&[program.display().to_string(), first, seeds], LONG_LIMIT).expect_success();
 }
 

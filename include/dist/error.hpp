@@ -41,6 +41,7 @@ enum class errc : std::int32_t {
   aborted = DIST_ERR_ABORTED,
   connection = DIST_ERR_CONNECTION,
   auth = DIST_ERR_AUTH,
+  deadlock = DIST_ERR_DEADLOCK,
   out_of_memory = DIST_ERR_OUT_OF_MEMORY,
   system = DIST_ERR_SYSTEM,
   backend = DIST_ERR_BACKEND,
@@ -64,6 +65,7 @@ class error_category final : public std::error_category {
       case DIST_ERR_ABORTED: return std::errc::operation_canceled;
       case DIST_ERR_CONNECTION: return std::errc::not_connected;
       case DIST_ERR_AUTH: return std::errc::permission_denied;
+      case DIST_ERR_DEADLOCK: return std::errc::resource_deadlock_would_occur;
       case DIST_ERR_OUT_OF_MEMORY: return std::errc::not_enough_memory;
       default: return {status, *this};
     }

@@ -1,8 +1,9 @@
 """The commands of the package: each replaces this process with a program.
 
-This module imports nothing of `libdist`, so that the commands start fast.
+This module finds the folder of `libdist` without importing it, so that the commands start fast.
 """
 
+import importlib.util
 import os
 import sys
 
@@ -11,8 +12,10 @@ _BUNDLE = "dist-programs"
 
 
 def _run(name: str, file: str) -> None:
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libdist", "bin")
-    path = os.path.join(folder, file)
+    package = importlib.util.find_spec("libdist")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit(f"{name}: the package libdist is not installed")
+    path = os.path.join(package.submodule_search_locations[0], "bin", file)
     try:
         os.execv(path, [name, *sys.argv[1:]])
     except OSError as cause:

@@ -9,7 +9,9 @@ from support import RankTest
 class ExitTest(RankTest):
     def check(self, case: str, status: int = 0, seconds: float = 20.0) -> str:
         begin = time.monotonic()
-        text = self.run_ranks(2, "exits", case, status=status, limit=60)
+        # Python 3.12 and newer warn of every fork of a process with threads.
+        quiet = {"PYTHONWARNINGS": "ignore::DeprecationWarning"}
+        text = self.run_ranks(2, "exits", case, status=status, limit=60, env=quiet)
         self.assertLess(time.monotonic() - begin, seconds, text)
         self.assertNotIn("Fatal Python error", text)
         return text

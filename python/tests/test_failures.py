@@ -18,6 +18,9 @@ class FailureTest(RankTest):
     def test_different_calls_are_a_mismatch(self):
         self.run_ranks(2, "failures", "mismatch")
 
+    def test_receives_from_each_other_are_a_deadlock(self):
+        self.run_ranks(2, "failures", "deadlock")
+
     def test_late_rank_is_named_by_the_timeout(self):
         self.run_ranks(2, "failures", "timeout")
 
@@ -43,6 +46,9 @@ class InterruptTest(RankTest):
 
     def test_calls_without_a_work_are_interrupted(self):
         self.run_ranks(2, "interrupt", "helper")
+
+    def test_interrupted_init_leaves_no_world(self):
+        self.run_ranks(2, "interrupt", "init")
 
     def test_exception_of_another_handler_comes_through(self):
         self.run_ranks(2, "interrupt", "own handler")

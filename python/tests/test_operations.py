@@ -13,8 +13,6 @@ class OperationTest(RankTest):
         self.run_ranks(3, "collectives")
 
     def test_collectives_over_tcp(self):
-        options = ("--backend-options=transport=tcp",)
-        del options
         self.run_ranks(2, "collectives", env={"DIST_TRANSPORT": "tcp"})
 
     def test_messages_objects_and_groups(self):

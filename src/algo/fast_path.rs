@@ -26,6 +26,7 @@
 //!   wakes the peers before it polls again.
 
 use super::call_arguments::{CallArguments, FastCallKey};
+use super::fingerprint::ArgumentsHash;
 use super::group_state::{FastPathPlan, GroupState};
 use super::operation::Operation;
 use super::shared::one_step::{self, OneStepPlan, OneStepRole, PayloadLocation};
@@ -126,7 +127,8 @@ impl<'a> FastCall<'a> {
     }
 
     /// Runs the call with this sequence number, without a long wait. Calls `on_published` with the
-    /// encoded operation descriptor when the payload of this rank is published.
+    /// encoded operation descriptor and the hash of its arguments when the payload of this rank is
+    /// published.
     ///
     /// The call does not start if the group has failed, if no plan exists for the key, or if a peer
     /// has not yet read the old contents of the slot.
@@ -139,7 +141,7 @@ impl<'a> FastCall<'a> {
         &mut self,
         arguments: &CallArguments<'_>,
         sequence: u64,
-        on_published: impl FnOnce(&[u64; 3]),
+        on_published: impl FnOnce(&[u64; 3], ArgumentsHash),
     ) -> Result<FastProgress> {
         let Self { domain, key, ref mut state } = *self;
         let Some((plan, cursor)) = state.plan_and_cursor(key) else {
@@ -171,7 +173,7 @@ impl<'a> FastCall<'a> {
         }
         let (plan, cursor) = self.state.plan_and_cursor(self.key).ok_or_else(missing_plan)?;
         let Descriptor { sequence, label, .. } = &operation.descriptor;
-        let words = Descriptor::encode_repeat(&plan.words, *sequence, label);
+        let words = Descriptor::encode_repeat(plan.words, *sequence, label);
         let mut steps = ShmSequencer::resume(self.domain, cursor, operation, words);
         one_step::finish_published(&mut steps, operation, &plan.step)?;
         steps.finish_within_node();
@@ -194,21 +196,21 @@ impl CallWithPlan<'_> {
         location: PayloadLocation,
         domain: &dyn SharedDomain,
         cursor: &mut ShmCursor,
-        on_published: impl FnOnce(&[u64; 3]),
+        on_published: impl FnOnce(&[u64; 3], ArgumentsHash),
     ) -> Result<FastProgress> {
-        let Self { plan, arguments, sequence } = *self;
-        let (is_oversubscribed, plan_words) = (plan.is_oversubscribed, &plan.words);
-        let plan = plan.step.with_known_location(location);
+        let Self { plan: prepared, arguments, sequence } = *self;
+        let is_oversubscribed = prepared.is_oversubscribed;
+        let plan = prepared.step.with_known_location(location);
         let (region, role) = (domain.region(), plan.role);
         if region.abort_record().is_set() {
             return Ok(FastProgress::NotStarted);
         }
-        let words = Descriptor::encode_repeat(plan_words, sequence, arguments.label);
+        let words = Descriptor::encode_repeat(prepared.words, sequence, arguments.label);
         let mut shm = SequencerCore { domain, region, rank: plan.rank, cursor };
         if shm.publish_payload(&plan, arguments, &words).is_none() {
             return Ok(FastProgress::NotStarted);
         }
-        on_published(&words);
+        on_published(&words, prepared.arguments_hash);
         // This rank only reads data slots. A peer may wait until this rank has read the peer's data
         // slot, but no peer waits for this rank's control slot.
         let is_slot_receiver = location == PayloadLocation::DataSlot && !plan.is_sender();

@@ -5,6 +5,7 @@
 //! operation, and the plans of small calls.
 
 use super::call_arguments::{CallArguments, FastCallKey};
+use super::fingerprint::ArgumentsHash;
 use super::message::PeerHistory;
 use super::operation::{AlgorithmRequest, RunningAlgorithm};
 use super::row::{Algorithm, AlgorithmBody, GroupShape};
@@ -57,8 +58,10 @@ pub struct ChosenAlgorithm {
 pub(super) struct FastPathPlan {
     key: FastCallKey,
     pub(super) step: OneStepPlan,
-    /// The encoded descriptor, with any sequence number and without a label.
-    pub(super) words: [u64; 3],
+    /// The first two words of the encoded descriptor of a call without a label. The third word has
+    /// only the sequence number.
+    pub(super) words: [u64; 2],
+    pub(super) arguments_hash: ArgumentsHash,
     /// Whether the host has fewer cores than ranks. In that case waiting ranks sleep, so this rank
     /// wakes them before it waits itself.
     pub(super) is_oversubscribed: bool,
@@ -138,7 +141,10 @@ impl GroupState {
         let words = arguments.descriptor(0).encode_with(algorithm.number(arguments.kind));
         let is_oversubscribed = domain.wait_policy().is_oversubscribed;
         self.plans.resize(FastCallKey::SLOTS, None);
-        self.plans[key.slot()] = Some(FastPathPlan { key, step, words, is_oversubscribed });
+        let arguments_hash = ArgumentsHash::of(&words);
+        let words = [words[0], words[1]];
+        self.plans[key.slot()] =
+            Some(FastPathPlan { key, step, words, arguments_hash, is_oversubscribed });
         true
     }
 }

@@ -29,7 +29,7 @@ pub mod shared;
 pub mod table;
 
 pub use call_arguments::CallArguments;
-pub use fingerprint::hash_operation;
+pub use fingerprint::ArgumentsHash;
 pub use operation::{AlgorithmRequest, EAGER_BYTES, Operation};
 pub use row::{Algorithm, AlgorithmBody, GroupShape};
 pub use select::{AlgorithmChoice, select};

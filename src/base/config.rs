@@ -83,6 +83,8 @@ variables! {
         "The same, where DIST_SHOW_STACKTRACES is not set.";
     SLOW_WARNING_MS = "DIST_SLOW_WARNING_MS", "user", "30000",
         "After this many milliseconds, a wait is logged (at level WARN) with the missing ranks; -1 for never, 0 for the default.";
+    DEADLOCK_MS = "DIST_DEADLOCK_MS", "user", "300",
+        "A call that waits longer than this many milliseconds is checked for a deadlock; -1 for never, 0 for the default.";
     BACKEND_PLUGINS = "DIST_BACKEND_PLUGINS", "user", "none",
         "Paths of shared objects with back ends, separated by `:`; loaded when a group requests an unknown back end.";
     MPI_PLUGIN = "DIST_MPI_PLUGIN", "user", "automatic search",

@@ -49,10 +49,14 @@ const UNSET: u8 = u8::MAX;
 /// The default time after which the log reports a wait, in milliseconds.
 const DEFAULT_SLOW_WAIT_MS: u64 = 30_000;
 
+/// The default time after which a waiting call is checked for a deadlock, in milliseconds.
+const DEFAULT_BLOCKED_CALL_MS: u64 = 300;
+
 static LEVEL: AtomicU8 = AtomicU8::new(UNSET);
 static NAN_CHECK: AtomicU8 = AtomicU8::new(NanCheck::Off as u8);
 static BACKTRACES: AtomicBool = AtomicBool::new(false);
 static SLOW_WAIT_MS: AtomicU64 = AtomicU64::new(DEFAULT_SLOW_WAIT_MS);
+static BLOCKED_CALL_MS: AtomicU64 = AtomicU64::new(DEFAULT_BLOCKED_CALL_MS);
 
 /// Returns the current level.
 pub fn level() -> DebugLevel {
@@ -129,9 +133,11 @@ pub fn read_environment() -> Result<()> {
         None => config::read_bool(config::TORCH_STACKTRACES)?.unwrap_or(false),
     };
     let slow_wait_ms = config::read_timeout_ms(config::SLOW_WARNING_MS, DEFAULT_SLOW_WAIT_MS)?;
+    let blocked_call_ms = config::read_timeout_ms(config::DEADLOCK_MS, DEFAULT_BLOCKED_CALL_MS)?;
     NAN_CHECK.store(nan_check as u8, Ordering::Relaxed);
     BACKTRACES.store(backtraces, Ordering::Relaxed);
     SLOW_WAIT_MS.store(slow_wait_ms, Ordering::Relaxed);
+    BLOCKED_CALL_MS.store(blocked_call_ms, Ordering::Relaxed);
     Ok(())
 }
 
@@ -193,6 +199,14 @@ pub fn slow_wait_threshold() -> Option<Duration> {
         return None;
     }
     Some(SLOW_WAIT_MS.load(Ordering::Relaxed))
+        .filter(|&ms| ms != u64::MAX)
+        .map(Duration::from_millis)
+}
+
+/// Returns the time after which a waiting call is checked for a deadlock, or `None` if calls are
+/// not checked.
+pub fn blocked_call_threshold() -> Option<Duration> {
+    Some(BLOCKED_CALL_MS.load(Ordering::Relaxed))
         .filter(|&ms| ms != u64::MAX)
         .map(Duration::from_millis)
 }

@@ -33,6 +33,8 @@ pub enum ErrorKind {
     PeerFailed,
     /// Ranks called different operations, or with different arguments.
     Mismatch,
+    /// Ranks wait for each other in a cycle.
+    Deadlock,
     /// A rank aborted the group.
     Aborted,
     /// The store or a peer cannot be reached, or broke the connection.
@@ -51,7 +53,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// All kinds, in the order of their wire codes.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::InvalidArgument,
         Self::InvalidHandle,
         Self::NotInitialized,
@@ -63,6 +65,7 @@ impl ErrorKind {
         Self::Timeout,
         Self::PeerFailed,
         Self::Mismatch,
+        Self::Deadlock,
         Self::Aborted,
         Self::Connection,
         Self::Auth,

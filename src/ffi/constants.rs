@@ -48,6 +48,8 @@ pub const DIST_ERR_ABORTED: dist_status_t = -103;
 pub const DIST_ERR_CONNECTION: dist_status_t = -104;
 /// A peer could not prove that it belongs to this job.
 pub const DIST_ERR_AUTH: dist_status_t = -105;
+/// Ranks wait for each other in a cycle; the message has the whole cycle.
+pub const DIST_ERR_DEADLOCK: dist_status_t = -106;
 /// Memory, or another limited resource of the host, is exhausted.
 pub const DIST_ERR_OUT_OF_MEMORY: dist_status_t = -200;
 /// The operating system refused a call.

@@ -132,6 +132,7 @@ fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
 fn catch_panics<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     silence_panics();
     let outcome = THREAD_FLAGS.with(|flags| {
+        flags.record_call();
         let was_in_call = flags.in_call.replace(true);
         let outcome = catch_unwind(AssertUnwindSafe(body));
         flags.in_call.set(was_in_call);

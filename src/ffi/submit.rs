@@ -144,17 +144,16 @@ fn check_flags(flags: u64) -> Result<u64> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// Runs a collective, issues it, or adds it to the thread's batch. The function is inlined so that
-/// the compiler does not copy `call`.
+/// Runs a collective, issues it, or adds it to the thread's batch.
 #[inline]
 pub(super) fn submit(
     group: &Arc<Group>,
-    call: Call<'static>,
+    mut call: Call<'static>,
     options: &CallOptions,
     work: WorkOut,
 ) -> Result<()> {
     if work.blocks() {
-        return group.run(call, options);
+        return group.run_by_reference(&mut call, options);
     }
     issue_with_handle(group.prepare(call, options.clone())?, work)
 }

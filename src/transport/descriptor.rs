@@ -165,10 +165,10 @@ impl Descriptor {
     }
 
     /// Returns the words of a later call that differs from an earlier call only in its sequence
-    /// number and its label. `words` are the words of the earlier call, which must have no label
-    /// and must not be a part of an operation.
+    /// number and its label. `words` are the first two words of the earlier call, which must have
+    /// no label and must not be a part of an operation.
     #[inline]
-    pub fn encode_repeat(words: &[u64; 3], sequence: u64, label: &Label) -> [u64; 3] {
+    pub fn encode_repeat(words: [u64; 2], sequence: u64, label: &Label) -> [u64; 3] {
         [words[0] | label_bit(label), words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]
     }
 
@@ -212,6 +212,13 @@ impl Descriptor {
     #[inline]
     pub fn without_algorithm(words: &[u64; 3]) -> [u64; 3] {
         [words[0] & !(0xff << ALGORITHM_SHIFT), words[1], words[2]]
+    }
+
+    /// Returns the words with the arguments of the call, with 0 in place of the algorithm and
+    /// without the mark of a label.
+    pub fn arguments_from_words(words: &[u64; 3]) -> [u64; 2] {
+        let [first, second, _] = Self::without_algorithm(words);
+        [first & !LABEL_BIT, second]
     }
 
     /// Returns the name of the call that the operation belongs to. Only a call on byte strings has
@@ -370,9 +377,11 @@ mod tests {
         let labelled = Descriptor { label: a, ..unlabelled };
         let words = labelled.encode();
         assert_eq!(Descriptor { label: b, ..unlabelled }.encode(), words);
-        assert_ne!(unlabelled.encode(), words);
+        let [first, second, _] = unlabelled.encode();
+        assert_ne!([first, second, words[2]], words);
+        assert_eq!(Descriptor::arguments_from_words(&words), [first, second]);
         assert!(Descriptor::is_labelled(words[0]));
-        assert_eq!(Descriptor::encode_repeat(&unlabelled.encode(), 7, &a), words);
+        assert_eq!(Descriptor::encode_repeat([first, second], 7, &a), words);
         let known = Descriptor::decode(words).unwrap();
         assert_eq!(
             (known, known.to_string().as_str()),

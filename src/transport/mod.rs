@@ -53,9 +53,9 @@ pub use endpoint::{
 pub use heartbeat::{HeartbeatConfig, HeartbeatTiming};
 pub use op_kind::OpKind;
 pub use point_to_point::{
-    Completion, Delivery, ImmediateMessage, LARGEST_TAG, MessageEnvelope, PointToPoint,
-    ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, RefusedMessage, RefusedMessages,
-    SendRequest,
+    Completion, Delivery, ImmediateMessage, LARGEST_TAG, MessageEnvelope, MessageTraffic,
+    PointToPoint, ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, RefusedMessage,
+    RefusedMessages, SendRequest, UnmatchedMessage,
 };
 pub use region::{Region, RegionGeometry};
 pub use reuse_policy::ReusePolicy;

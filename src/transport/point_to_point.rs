@@ -178,6 +178,40 @@ fn probe_unsupported_error() -> Error {
     Error::new(ErrorKind::Unsupported, "the back end of the group cannot probe for messages")
 }
 
+/// A message of this rank that waits until another rank makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnmatchedMessage {
+    /// A posted receive of a message from one rank.
+    Receive {
+        /// The rank that must send the message.
+        from: Rank,
+    },
+    /// An announced message that no receive has matched.
+    Send {
+        /// The rank that must receive the message.
+        to: Rank,
+        /// The number with which this rank has announced the message.
+        number: u64,
+    },
+}
+
+/// What a rank has exchanged with the other ranks of its group. With the traffic of both ranks, one
+/// can prove that a message which a rank waits for has not been sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MessageTraffic {
+    /// The number of bytes that this rank has sent to each rank; `None` if some messages are not in
+    /// the stream yet. Ranks to which this rank has sent nothing are missing.
+    pub sent: Vec<(Rank, Option<u64>)>,
+    /// The number of bytes that this rank has received and processed from each rank. Ranks from
+    /// which a message is partly received are missing.
+    pub received: Vec<(Rank, u64)>,
+    /// The messages that have been announced to this rank and that no receive has matched: the
+    /// sender, and its number of the message.
+    pub announced: Vec<(Rank, u64)>,
+    /// The messages of one work that wait for a call of another rank.
+    pub unmatched: Vec<UnmatchedMessage>,
+}
+
 /// The callback for the completion of a posted message.
 pub trait Completion: Send + Sync + Debug {
     /// Called exactly once, by the thread that completes the message, which holds no lock of the
@@ -188,6 +222,11 @@ pub trait Completion: Send + Sync + Debug {
     /// Returns whether a caller waits for the message from the moment it is posted.
     fn is_awaited(&self) -> bool {
         false
+    }
+
+    /// Returns a number that identifies the work of the message; 0 if there is none.
+    fn work_id(&self) -> usize {
+        0
     }
 
     /// Called instead of [`Completion::complete`] if the engine allocated the buffer of the
@@ -358,5 +397,12 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// this rank knows. Calls no completion.
     fn refused_messages(&self) -> RefusedMessages {
         RefusedMessages::default()
+    }
+
+    /// Returns what this rank has exchanged with the other ranks, and which messages of a work
+    /// ([`Completion::work_id`]) wait for a call of another rank. Calls no completion.
+    fn traffic(&self, work_id: usize) -> MessageTraffic {
+        let _ = work_id;
+        MessageTraffic::default()
     }
 }

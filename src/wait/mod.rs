@@ -12,6 +12,7 @@
 //!
 //! This module uses atomics, futexes and clocks. It does not depend on what the conditions are.
 
+pub mod blocked_thread;
 pub mod doorbell;
 mod futex_word;
 pub mod io;

@@ -3,8 +3,10 @@
 //! long as at the previous report, for example after 10, 20 and 40 seconds.
 //!
 //! A waiter calls [`SlowWaitWatch::check`] after each of its polls. A wait that ends before the
-//! first report has no further cost. This module does not depend on what the waiter waits for.
+//! first report has no further cost. The watch also contains a [`BlockedWatch`], which notices that
+//! the thread is blocked. This module does not depend on what the waiter waits for.
 
+use super::blocked_thread::BlockedWatch;
 use crate::base::debug;
 use std::time::{Duration, Instant};
 
@@ -14,13 +16,20 @@ pub struct SlowWaitWatch {
     since: Option<Instant>,
     /// The length of the wait at the next report.
     next_report: Option<Duration>,
+    blocked: BlockedWatch,
 }
 
 impl SlowWaitWatch {
-    /// Calls `report` with the length of the wait if a report is due. Returns how long the caller
-    /// may sleep before the next check, or `None` if reports are turned off. The first call counts
-    /// as the beginning of the wait.
+    /// Calls `report` with the length of the wait if a report is due, and notices that the thread
+    /// is blocked. Returns how long the caller may sleep before the next check, or `None` if it
+    /// needs no further check. The first call counts as the beginning of the wait.
     pub fn check(&mut self, report: impl FnOnce(DisplaySeconds)) -> Option<Duration> {
+        let intervals = [self.blocked.check(), self.check_report(report)];
+        intervals.into_iter().flatten().min()
+    }
+
+    /// The part of [`Self::check`] for the reports.
+    fn check_report(&mut self, report: impl FnOnce(DisplaySeconds)) -> Option<Duration> {
         let after = debug::slow_wait_threshold()?;
         let lasted = self.since.get_or_insert_with(Instant::now).elapsed();
         let mut next = self.next_report.unwrap_or(after);

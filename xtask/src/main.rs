@@ -54,7 +54,8 @@ miri                run the tests of kernels and memory views under Miri; needs 
                     with Miri
 random [--seeds N] [--first N]
                     run N random programs (1000) of collectives and messages against their
-                    oracle, over every transport; a failure prints its seed
+                    oracle, over every transport, N random trainings, and N random programs in
+                    which no deadlock may be found; a failure prints its seed
 chaos [--seeds N] [--first N] [--seed N] [--minutes N] [--only NAME] [--jobs N]
                     inject failures at random moments into N random jobs (2000), or into the job
                     of one seed; NAME is one of kill, kill-two, stop, pause, close, delay,

@@ -1,9 +1,11 @@
 //! `cargo xtask random`: runs random programs, and compares their results with an oracle (a simple
 //! computation of the expected results). The user chooses the number of seeds.
 //!
-//! The random programs are programs of collectives and messages (`random_programs`), and trainings
-//! with a reducer (`reducer_random`). The test suite runs `random_programs` for a minute, and
-//! `reducer_random` for 200 seeds. This command runs any number of seeds, with an optimised build.
+//! The random programs are programs of collectives and messages (`random_programs`), trainings with
+//! a reducer (`reducer_random`), and programs that end although some of their steps look like
+//! deadlocks (`deadlock_random`). The test suite runs `random_programs` for a minute,
+//! `reducer_random` for 200 seeds and `deadlock_random` for 400. This command runs any number of
+//! seeds, with an optimised build.
 
 use crate::workspace::cargo;
 use crate::{Arguments, CommandResult, run};
@@ -30,10 +32,19 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     test.args(["test", "--release", "--test", "random", "--", "--nocapture"]);
     test.env("RANDOM_SEEDS", format!("{first}..{end}"));
     let limit = BUILD_LIMIT + LIMIT_PER_PROGRAM * u32::try_from(seeds).unwrap_or(u32::MAX);
-    let mut trainings = cargo();
-    trainings.args(["test", "--release", "--test", "ctests", "--"]);
-    trainings.args(["--ignored", "--exact", "many_reducer_random", "--nocapture"]);
-    trainings.env("REDUCER_FIRST", first.to_string()).env("REDUCER_SEEDS", seeds.to_string());
-    Ok(run::run_visibly(&mut test, limit)?.success()
-        && run::run_visibly(&mut trainings, limit)?.success())
+    let c_program = |name: &str, variables: [&str; 2]| {
+        let mut test = cargo();
+        test.args(["test", "--release", "--test", "ctests", "--"]);
+        test.args(["--ignored", "--exact", name, "--nocapture"]);
+        test.env(variables[0], first.to_string()).env(variables[1], seeds.to_string());
+        test
+    };
+    let mut trainings = c_program("many_reducer_random", ["REDUCER_FIRST", "REDUCER_SEEDS"]);
+    let mut endings = c_program("many_deadlock_random", ["DEADLOCK_FIRST", "DEADLOCK_SEEDS"]);
+    for command in [&mut test, &mut trainings, &mut endings] {
+        if !run::run_visibly(command, limit)?.success() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

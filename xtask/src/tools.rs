@@ -38,8 +38,8 @@ pub(crate) fn has_program(program: &str) -> bool {
     }
 }
 
-/// The module of Python that creates virtual environments with pip. Some systems have it in a package
-/// of its own.
+/// The module of Python that creates virtual environments with pip. Some systems have it in a
+/// package of its own.
 pub(crate) const PYTHON_VENV: &str = "the module venv of python3";
 
 fn has_python_venv() -> bool {

@@ -22,6 +22,7 @@ from .errors import (
     AuthFailed,
     BackendFailed,
     ConnectionFailed,
+    Deadlock,
     Error,
     InProgress,
     InternalError,

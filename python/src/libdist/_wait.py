@@ -191,6 +191,6 @@ def interrupted(name: str, usable: bool, work: Any = None, detail: str = "") -> 
         if work is not None:
             state += "; wait for the exception's `work` before you use the buffers of the call"
     else:
-        state = "the group is not usable any more"
+        state = "this process has no world"
     message = f"{name} was interrupted by a signal: {detail or state}"
     return Interrupted(message, usable=usable, work=work)

@@ -34,11 +34,13 @@ SUM = _abi.DIST_SUM
 
 def _device(*buffers: _buffers.Buffer | None) -> int | None:
     """Returns the GPU of the buffers; all of them are in one kind of memory."""
+    if all(it is None or it.device is None for it in buffers):
+        return None
     used = [it for it in buffers if it is not None]
     devices = {it.device for it in used}
     if len(devices) > 1:
         raise ValueError("the buffers of one call are in the memory of different devices")
-    return used[0].device if used else None
+    return used[0].device
 
 
 def _same_type(name: str, first: _buffers.Buffer, second: _buffers.Buffer, count: int) -> None:
@@ -83,9 +85,12 @@ def result_in(
 
 def _in_place(name: str, x: Any, send: _buffers.Buffer, out: Any) -> _Result:
     """Returns the place of a result that has the shape of the argument."""
+    if out is None and send.is_writable:
+        return _Result(send, x, None)
     if out is None and _buffers.is_jax(x):
         return new_result(x, send.shape)
     if out is None:
+        # It is read-only: this call has the message.
         return _Result(_buffers.write(x, "x"), x, None)
     return result_in(name, x, send, out, send.shape, send.count)
 

@@ -126,7 +126,7 @@ class NotANumber(Error, ValueError):
 
 
 class Timeout(Error, TimeoutError):
-    """The deadline of an operation passed; its group has failed."""
+    """The deadline of an operation passed. After a collective, its group has failed."""
 
     status = _abi.DIST_ERR_TIMEOUT
 
@@ -141,6 +141,12 @@ class Mismatch(Error):
     """Ranks called different operations or gave different arguments."""
 
     status = _abi.DIST_ERR_MISMATCH
+
+
+class Deadlock(Error):
+    """Ranks wait for each other in a cycle."""
+
+    status = _abi.DIST_ERR_DEADLOCK
 
 
 class Aborted(Error):

@@ -48,6 +48,13 @@ elif case == "mismatch":
     except dist.Mismatch as error:
         assert "3" in str(error) and "4" in str(error), error
         assert error.kind in ("mismatch", None)
+elif case == "deadlock":
+    dist.set_interruptible(False)
+    try:
+        world.recv(numpy.zeros(1), 1 - rank)
+        raise AssertionError("there was no message")
+    except dist.Deadlock as error:
+        assert "deadlock: rank 0 waits for rank 1 in receive" in str(error), error
 elif case == "timeout":
     if rank == 0:
         time.sleep(1.0)

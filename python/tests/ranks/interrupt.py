@@ -10,9 +10,10 @@ import numpy
 
 import libdist as dist
 
-world = dist.init()
-rank = world.rank
 case = sys.argv[1]
+rank = int(os.environ["RANK"])
+if case != "init":
+    world = dist.init()
 
 
 def interrupted(call, after: float = 0.3) -> "tuple[dist.Interrupted, float]":
@@ -39,7 +40,27 @@ def interrupted(call, after: float = 0.3) -> "tuple[dist.Interrupted, float]":
     raise AssertionError("the call was not interrupted")
 
 
-if case == "collective":
+if case == "init":
+    # The interrupted call ends in the background, and its world ends at once.
+    if rank == 0:
+        error, _ = interrupted(dist.init)
+        assert not error.usable and "no world" in str(error), error
+        try:
+            dist.world()
+            raise AssertionError("there is a world after an interrupted init")
+        except dist.NotInitialized:
+            pass
+        time.sleep(2.0)
+        assert not dist.is_initialized()
+    else:
+        time.sleep(1.0)
+        world = dist.init()
+        try:
+            world.barrier()
+            raise AssertionError("rank 0 is in the world")
+        except dist.PeerFailed as failure:
+            assert (failure.rank, failure.kind) == (0, "left"), vars(failure)
+elif case == "collective":
     x = numpy.full(4, float(rank + 1))
     if rank == 0:
         error, _ = interrupted(lambda: world.all_reduce(x))

@@ -41,9 +41,9 @@ impl Group {
         }
         let own = hash_record(bytes);
         let mut all = vec![0; RECORD_BYTES * self.size()];
-        let call =
+        let mut call =
             Call::all_gather(Src::from(&own[..]), Dst::from(all.as_mut_slice()), DataType::U8);
-        self.run_full_path(call, options)?;
+        self.run_full_path(&mut call, options)?;
         Ok(first_difference(&all))
     }
 }

@@ -14,6 +14,7 @@ use crate::algo::{AlgorithmRequest, Operation};
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::call_observer::CallObserver;
 use crate::api::group::process_group::Group;
+use crate::api::observe::deadlock::{AwaitedOperation, BlockedCall, BlockedCallGuard};
 use crate::api::observe::debug::in_flight_buffers;
 use crate::api::work::queue::{Ticket, Turn};
 use crate::backend::SupportQuery;
@@ -21,17 +22,20 @@ use crate::base::deadline::LazyDeadline;
 use crate::base::error::{ErrorContext as _, Result};
 use crate::base::gpu::EnqueuedOperationSlot;
 use crate::wait::WaitInterrupt;
+use std::sync::Arc;
+use std::time::Duration;
 
 impl Group {
-    /// Runs a blocking call (see [`Group::run`]) that does not take the fast path.
+    /// Runs a blocking call (see [`Group::run_by_reference`]) that does not take the fast path.
     #[inline(never)]
-    pub(super) fn run_full_path(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
-        self.check_call(&mut call, options)?;
+    pub(super) fn run_full_path(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
+        self.check_call(call, options)?;
         let ready_event = self.record_ready_event(call.gpu)?;
         let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
         let ticket = self.queue.issue();
+        let _guard = self.blocked_call(ticket.sequence(), options);
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer = CallObserver::new(&self.observer, &call, &descriptor, &deadline);
+        let observer = CallObserver::new(self, call, &descriptor, &deadline);
         let completion_slot = EnqueuedOperationSlot::new();
         let mut operation = call.operation(descriptor, options, self.name(), &deadline, &observer);
         operation.enqueue_request = call.device_launch(&completion_slot, ready_event.as_deref());
@@ -40,7 +44,10 @@ impl Group {
         });
         let turn = self.wait_for_turn(&mut operation, &ticket, &observer);
         let outcome = turn.and_then(|_turn| {
-            self.run_catching_panics(|| self.carry_out(&operation, options.nan_check))
+            let outcome =
+                self.run_catching_panics(|| self.carry_out(&operation, options.nan_check));
+            observer.end_turn();
+            outcome
         });
         if operation.enqueue_request.is_some() {
             observer.listen_for_device_time(&completion_slot);
@@ -54,6 +61,16 @@ impl Group {
         };
         observer.end(&outcome);
         self.finish_blocking_call(outcome, &descriptor)
+    }
+
+    /// Marks that this thread runs a collective that may be blocked.
+    pub(super) fn blocked_call(&self, sequence: u64, options: &CallOptions) -> BlockedCallGuard {
+        BlockedCallGuard::new(BlockedCall {
+            queue: Arc::as_ptr(&self.queue).addr(),
+            operation: AwaitedOperation::Collective { sequence },
+            timeout: Some(Duration::from_millis(self.effective_timeout_ms(options))),
+            deadlines: [None; 2],
+        })
     }
 
     /// Waits for the turn of a blocking call. If the deadline passes first, the group fails.

@@ -8,7 +8,8 @@
 //! any long wait.
 
 use crate::api::collective::call::Call;
-use crate::api::group::group_observer::GroupObserver;
+use crate::api::group::process_group::Group;
+use crate::api::observe::call_history::HistoryMoment;
 use crate::api::observe::recorder::{OperationRecord, RecorderSlot};
 use crate::base::deadline::LazyDeadline;
 use crate::base::error::Result;
@@ -30,7 +31,7 @@ pub(super) struct CallRecord {
 /// The observer of one call.
 #[derive(Debug)]
 pub(super) struct CallObserver<'a> {
-    observer: &'a GroupObserver,
+    group: &'a Group,
     call: &'a Call<'a>,
     descriptor: &'a Descriptor,
     deadline: &'a LazyDeadline,
@@ -40,28 +41,29 @@ pub(super) struct CallObserver<'a> {
     was_short: Cell<bool>,
     /// True if the call had to wait for its turn.
     has_waited: Cell<bool>,
+    /// True if the call has the turn of the group's queue.
+    has_turn: Cell<bool>,
 }
 
 impl<'a> CallObserver<'a> {
     /// Creates the observer of a call that is issued now, and reserves a slot for it.
     pub(super) fn new(
-        observer: &'a GroupObserver,
+        group: &'a Group,
         call: &'a Call<'a>,
         descriptor: &'a Descriptor,
         deadline: &'a LazyDeadline,
     ) -> Self {
-        Self::with_record(
-            observer,
-            call,
-            descriptor,
-            deadline,
-            CallRecord { slot: RecorderSlot::reserve(), record: None },
-        )
+        let reserved = CallRecord { slot: RecorderSlot::reserve(), record: None };
+        Self {
+            has_turn: Cell::new(false),
+            ..Self::with_turn(group, call, descriptor, deadline, reserved)
+        }
     }
 
-    /// Creates the observer of a call that already has a reserved slot, and possibly an entry.
-    pub(super) fn with_record(
-        observer: &'a GroupObserver,
+    /// Creates the observer of a call in its turn. The call has a reserved slot, and possibly an
+    /// entry.
+    pub(super) fn with_turn(
+        group: &'a Group,
         call: &'a Call<'a>,
         descriptor: &'a Descriptor,
         deadline: &'a LazyDeadline,
@@ -69,15 +71,23 @@ impl<'a> CallObserver<'a> {
     ) -> Self {
         let record = record.map_or_else(OnceCell::new, OnceCell::from);
         let (was_short, has_waited) = (Cell::new(false), Cell::new(false));
-        Self { observer, call, descriptor, deadline, slot, record, was_short, has_waited }
+        let has_turn = Cell::new(true);
+        Self { group, call, descriptor, deadline, slot, record, was_short, has_waited, has_turn }
     }
 
     /// Returns the call's entry. Writes it if it has not been written.
     fn ensure_record(&self) -> &OperationRecord {
         self.record.get_or_init(|| {
             let (issued, runs) = (self.deadline.get_or_start().started(), !self.has_waited.get());
-            let record = self.observer.record_in_slot(self.slot, self.descriptor, issued, runs);
-            record.add_sizes(&self.call.recorded_sizes());
+            let moment = match self.has_turn.get() {
+                true => HistoryMoment::InTurn,
+                false => HistoryMoment::Concurrent,
+            };
+            let record =
+                self.group.record_in_slot(self.slot, self.descriptor, issued, runs, moment);
+            if self.call.kind().has_per_rank_counts() {
+                record.add_sizes(&self.call.recorded_sizes());
+            }
             if runs {
                 record.mark_running();
             }
@@ -95,12 +105,18 @@ impl<'a> CallObserver<'a> {
     /// Records the start of the call's turn. `needs_record` is true if the call waits for other
     /// ranks before it reaches the back end. Then the entry is written immediately.
     pub(super) fn begin_running(&self, needs_record: bool) {
+        self.has_turn.set(true);
         if needs_record {
             self.ensure_record();
         }
         if let Some(record) = self.record.get() {
             record.mark_running();
         }
+    }
+
+    /// Records that the call gives back its turn.
+    pub(super) fn end_turn(&self) {
+        self.has_turn.set(false);
     }
 
     /// Adds the device time of the operation in `slot` to the call's entry when it is known.
@@ -121,12 +137,12 @@ impl<'a> CallObserver<'a> {
 
 impl ProgressObserver for CallObserver<'_> {
     fn is_tracing_waits(&self) -> bool {
-        self.observer.is_tracing_waits()
+        self.group.observer.is_tracing_waits()
     }
 
     fn record_start(&self, algorithm: &'static str) {
         self.ensure_record();
-        self.observer.record_start(algorithm);
+        self.group.observer.record_start(algorithm);
     }
 
     fn record_short_wait(&self) {
@@ -134,14 +150,14 @@ impl ProgressObserver for CallObserver<'_> {
     }
 
     fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
-        self.observer.record_wait(rank, began, ended);
+        self.group.observer.record_wait(rank, began, ended);
     }
 
     fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
-        self.observer.record_late_rank(operation, rank, by, alone);
+        self.group.observer.record_late_rank(operation, rank, by, alone);
     }
 
     fn latest_rank(&self) -> Option<(Rank, Duration)> {
-        self.observer.latest_rank()
+        self.group.observer.latest_rank()
     }
 }

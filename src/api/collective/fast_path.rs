@@ -6,6 +6,7 @@
 //! checks and the setup of the operation. Most of them complete in the fast path. If a call must
 //! wait for a long time for other ranks, it continues on the full path.
 
+use crate::algo::ArgumentsHash;
 use crate::api::collective::call::{BufferLocation, Call, CallOptions};
 use crate::api::collective::call_observer::{CallObserver, CallRecord};
 use crate::api::group::process_group::Group;
@@ -44,18 +45,30 @@ pub(in crate::api) struct SmallCall<'a> {
 }
 
 impl Group {
+    /// Runs a blocking call like [`Group::run_by_reference`].
+    ///
+    /// # Errors
+    /// The errors of [`Group::run_by_reference`].
+    pub fn run(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
+        self.run_by_reference(&mut call, options)
+    }
+
     /// Checks a call, takes a ticket, and runs the call in its turn on the calling thread.
+    ///
+    /// The call is passed by reference, because a copy of it delays a small call. The copy reads
+    /// vectors from memory that the caller has just written in words. The processor cannot forward
+    /// such stores, so it waits until they have completed.
     ///
     /// # Errors
     /// `InvalidArgument` and `Unsupported`, before the call has had any effect. Later errors fail
     /// the group: `Timeout`, `PeerFailed`, `Mismatch`, `Aborted`.
     #[inline]
-    pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
+    pub fn run_by_reference(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
-        let Some(small_call) = self.small_call(&call, options) else {
+        let Some(small_call) = self.small_call(call, options) else {
             return self.run_full_path(call, options);
         };
-        if let Some(outcome) = self.run_fast_path(&call, options, &small_call) {
+        if let Some(outcome) = self.run_fast_path(call, options, &small_call) {
             return outcome;
         }
         let outcome = self.run_full_path(call, options);
@@ -96,7 +109,7 @@ impl Group {
     /// returns `None`; then the call has had no effect.
     ///
     /// # Errors
-    /// The errors of [`Group::run`].
+    /// The errors of [`Group::run_by_reference`].
     #[inline]
     pub(in crate::api) fn run_fast_path(
         &self,
@@ -114,14 +127,15 @@ impl Group {
         let (slot, sequence) = (RecorderSlot::reserve(), ticket.sequence());
         let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
         let mut record = None;
-        let mut begin_record = |words: &[u64; 3]| {
+        let mut begin_record = |words: &[u64; 3], hash: ArgumentsHash| {
             self.observer.reset_latest_arrival();
-            record = Some(self.observer.record_encoded(slot, words, &options.label));
+            record = Some(self.observer.record_encoded(slot, words, hash, &options.label));
         };
         let mut started = None;
         let progress = self.run_catching_panics(|| {
             if self.fast_path == FastPathKind::Delegated {
-                begin_record(&arguments.descriptor(sequence).encode());
+                let words = arguments.descriptor(sequence).encode();
+                begin_record(&words, ArgumentsHash::of(&words));
                 return self.backend.run_fast_call(arguments, sequence, deadline.get_or_start());
             }
             let Some(state) = self.backend.fast_path_state() else {
@@ -164,9 +178,10 @@ impl Group {
         unfinished: UnfinishedCall<'_>,
     ) -> Result<()> {
         let UnfinishedCall { ticket, turn, deadline, progress, started, slot, record } = unfinished;
+        let _guard = self.blocked_call(ticket.sequence(), options);
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer = CallObserver::with_record(
-            &self.observer,
+        let observer = CallObserver::with_turn(
+            self,
             call,
             &descriptor,
             &deadline,
@@ -186,6 +201,7 @@ impl Group {
                 }
             })
         });
+        observer.end_turn();
         drop(turn);
         observer.end(&outcome);
         self.finish_blocking_call(outcome, &descriptor)

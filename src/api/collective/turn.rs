@@ -100,7 +100,7 @@ impl Group {
         let ticket = self.queue.issue_several(operation_count);
         let descriptor = describe(ticket.sequence());
         let (issued, runs) = (deadline.get_or_start().started(), self.queue.has_turn(&ticket));
-        let record = self.observer.record_collective(&descriptor, issued, runs);
+        let record = self.record_collective(&descriptor, issued, runs);
         record.add_sizes(sizes);
         let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
             Ok(_turn) => {

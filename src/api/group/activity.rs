@@ -99,11 +99,13 @@ fn describe_operation(entry: &EntrySnapshot) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::work::queue::RunQueue;
     use crate::backend::Backend;
     use crate::backend::solo::SingleRankBackend;
     use crate::base::error::{Error, ErrorKind};
     use crate::base::ids::Nonce;
     use crate::base::label::Label;
+    use crate::store::HashStore;
     use crate::transport::{CountSpec, Descriptor, OpKind};
     use std::sync::Arc;
 
@@ -141,10 +143,12 @@ mod tests {
             id: there,
             name: "pp",
             rank: 0,
-            global_ranks: &[0],
+            global_ranks: &Arc::from([0]),
             parent: None,
             backend: &backend,
             history: &Arc::default(),
+            queue: std::sync::Weak::<RunQueue>::new(),
+            store: std::sync::Weak::<HashStore>::new(),
         });
         assert_eq!(describe_known_groups(here, &groups), "has started no operation yet");
         let origin = |group, rank| recorder::OperationOrigin {

@@ -99,7 +99,7 @@ impl Group {
         let backend_name = options.backend.as_deref().unwrap_or(default_name);
         let backend = backend::create(backend_name, &context, &exchange)?;
         let origin = GroupOrigin {
-            global_ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),
+            global_ranks: options.global_ranks.map_or_else(|| (0..size).collect(), Into::into),
             parent: None,
             backend: backend_name.to_owned(),
             backend_options: options.backend_options,

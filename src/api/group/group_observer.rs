@@ -4,6 +4,7 @@
 //! the waits for other ranks to the trace, and the late arrivals of ranks to the straggler
 //! detector.
 
+use crate::algo::ArgumentsHash;
 use crate::api::observe::call_history::CallHistory;
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
 use crate::api::observe::straggler::StragglerDetector;
@@ -52,7 +53,7 @@ impl GroupObserver {
         id: GroupId,
         name: &str,
         rank: Rank,
-        ranks: &[Rank],
+        ranks: &Arc<[Rank]>,
         backend: &Arc<dyn Backend>,
     ) -> Self {
         Self {
@@ -83,49 +84,25 @@ impl GroupObserver {
         OperationOrigin { group: self.group, rank: self.rank, issued_ns }
     }
 
-    /// Records the issue of a collective in the flight recorder and the trace. `runs` is true if
-    /// the collective runs immediately, and false if it waits for earlier collectives.
-    pub(in crate::api) fn record_collective(
-        &self,
-        descriptor: &Descriptor,
-        issued: Instant,
-        runs: bool,
-    ) -> OperationRecord {
-        self.record_in_slot(recorder::RecorderSlot::reserve(), descriptor, issued, runs)
-    }
-
-    /// Records in a reserved slot that a collective starts now. `words` is the encoded descriptor.
-    /// The trace does not get this operation. The caller has the turn of the group's queue.
+    /// Records in a reserved slot that a collective starts now. `words` is the encoded descriptor,
+    /// and `hash` the hash of its arguments. The trace does not get this operation. The caller has
+    /// the turn of the group's queue.
     #[inline]
     pub(in crate::api) fn record_encoded(
         &self,
         slot: recorder::RecorderSlot,
         words: &[u64; 3],
+        hash: ArgumentsHash,
         label: &Label,
     ) -> OperationRecord {
         let origin = self.operation_origin(recorder::recorder_now_ns());
         let words = Descriptor::without_algorithm(words);
-        self.history.add_in_turn(&words, label);
+        self.history.add_in_turn(words[2], hash, label);
         recorder::begin_encoded(slot, origin, &words, label, true)
     }
 
-    /// Records the issue of a collective, like [`Self::record_collective`], in a reserved slot.
-    pub(in crate::api) fn record_in_slot(
-        &self,
-        slot: recorder::RecorderSlot,
-        descriptor: &Descriptor,
-        issued: Instant,
-        runs: bool,
-    ) -> OperationRecord {
-        if self.backend.upgrade().is_some_and(|backend| backend.failure().is_some()) {
-            self.history.end_before(descriptor.sequence);
-        } else {
-            self.history.add(descriptor);
-        }
-        self.record_operation(slot, descriptor, issued, runs)
-    }
-
-    fn record_operation(
+    /// Records the issue of a collective in the flight recorder and the trace.
+    pub(super) fn record_operation(
         &self,
         slot: recorder::RecorderSlot,
         descriptor: &Descriptor,

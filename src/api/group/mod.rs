@@ -4,6 +4,7 @@
 mod abort_propagation;
 pub mod activity;
 pub(in crate::api) mod call_comparison;
+mod call_record;
 pub mod capabilities;
 pub mod create;
 mod extensions;

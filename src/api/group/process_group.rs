@@ -9,7 +9,8 @@ use crate::api::collective::checked_keys::CheckedKeys;
 use crate::api::group::abort_propagation::AbortPropagator;
 use crate::api::group::extensions::GroupExtensions;
 use crate::api::group::group_observer::GroupObserver;
-use crate::api::observe::{recorder, trace};
+use crate::api::observe::recorder::{self, IssueCounter};
+use crate::api::observe::{deadlock, trace};
 use crate::api::work::callbacks;
 use crate::api::work::queue::RunQueue;
 use crate::backend::{self, Backend, DeviceBackend, FastPathKind, RankLocation};
@@ -38,7 +39,7 @@ const MAX_MEMBERS_LISTED: usize = 64;
 #[derive(Debug)]
 pub(in crate::api) struct GroupOrigin {
     /// The rank of each member in the outermost group.
-    pub(in crate::api) global_ranks: Vec<Rank>,
+    pub(in crate::api) global_ranks: Arc<[Rank]>,
     /// The name of the parent group; `None` for an outermost group.
     pub(in crate::api) parent: Option<String>,
     /// The back end that the caller requested.
@@ -122,6 +123,10 @@ impl Group {
         let GroupIdentity { id, name, rank, timeout_ms } = identity;
         trace::start_from_environment(origin.global_ranks.get(rank).copied().unwrap_or(rank));
         let observer = GroupObserver::new(id, &name, rank, &origin.global_ranks, &backend);
+        let queue = RunQueue::default();
+        drop(queue.history.set(Arc::clone(&observer.history)));
+        let queue = Arc::new(queue);
+        let counter: Arc<dyn IssueCounter> = Arc::<RunQueue>::clone(&queue);
         let membership = recorder::RecorderMembership::register(&recorder::NewGroup {
             id,
             name: &name,
@@ -130,10 +135,11 @@ impl Group {
             parent: origin.parent.as_deref(),
             backend: &backend,
             history: &observer.history,
+            queue: Arc::downgrade(&counter),
+            store: Weak::clone(&origin.rendezvous_store),
         });
+        deadlock::start_watching();
         let abort_propagator = AbortPropagator::new(&name, backend.as_ref());
-        let queue = RunQueue::default();
-        drop(queue.history.set(Arc::clone(&observer.history)));
         Self {
             _recorder_membership: membership,
             id,
@@ -147,7 +153,7 @@ impl Group {
             fast_path: backend.properties().fast_path,
             checked_keys: CheckedKeys::default(),
             backend,
-            queue: Arc::new(queue),
+            queue,
             messages_issued: AtomicU64::new(0),
             origin,
             abort_propagator,
@@ -342,7 +348,7 @@ impl Group {
             "id": self.id.to_string(),
             "rank": self.rank,
             "size": self.size,
-            "ranks": self.origin.global_ranks,
+            "ranks": *self.origin.global_ranks,
             "parent": self.origin.parent,
             "backend": self.backend.name(),
             "timeout_ms": self.timeout_ms(),

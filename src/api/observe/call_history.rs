@@ -9,10 +9,21 @@
 //! a part of its hash, so the sum depends on the order of the calls. But it does not depend on the
 //! order in which concurrent threads add their calls.
 
-use crate::algo;
+use crate::algo::ArgumentsHash;
 use crate::base::label::Label;
-use crate::transport::Descriptor;
+use crate::transport::{CountSpec, Descriptor};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The moment at which a call is added to the history of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::api) enum HistoryMoment {
+    /// The caller has the turn of the group's queue.
+    InTurn,
+    /// Another call may have the turn.
+    Concurrent,
+    /// The group has failed, so the history ends before the call.
+    AfterFailure,
+}
 
 /// A number of calls and the sum of their hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,25 +71,48 @@ impl Default for CallHistory {
 }
 
 impl CallHistory {
-    /// Adds a call, whose words have no algorithm. The caller has the turn of the group's queue, so
-    /// no other thread runs this function for the same group. Therefore plain loads and stores
-    /// suffice. The fast path may notice the failure of the group only later; then this function
+    /// Adds a call. `last_word` is the last word of its encoded descriptor, and `arguments` is the
+    /// hash of its arguments. The caller has the turn of the group's queue, so no other thread runs
+    /// this function for the same group. Therefore plain loads and stores suffice. The fast path may notice the failure of the group only later; then this function
     /// relies on what the program knows. A call on a list of tensors never comes here
     /// ([`Descriptor::compared`]).
     #[inline]
-    pub(in crate::api) fn add_in_turn(&self, words: &[u64; 3], label: &Label) {
+    pub(in crate::api) fn add_in_turn(
+        &self,
+        last_word: u64,
+        arguments: ArgumentsHash,
+        label: &Label,
+    ) {
         if self.is_failure_known() {
-            let order_key = Descriptor::order_key_from_word(words[2]);
-            return self.end_before(Descriptor::sequence_from_order_key(order_key));
+            return self.end_before_word(last_word);
         }
         let CallSum { calls, hash } = self.in_turn.load();
-        let sum = hash.wrapping_add(algo::hash_operation(words, label));
+        let sum = hash.wrapping_add(arguments.of_call(last_word, label));
         self.in_turn.calls.store(calls + 1, Ordering::Relaxed);
         self.in_turn.hash.store(sum, Ordering::Relaxed);
     }
 
-    /// Adds a call. Any thread may add calls at any time.
-    pub(in crate::api) fn add(&self, descriptor: &Descriptor) {
+    #[cold]
+    fn end_before_word(&self, last_word: u64) {
+        let order_key = Descriptor::order_key_from_word(last_word);
+        self.end_before(Descriptor::sequence_from_order_key(order_key));
+    }
+
+    /// Adds a call, or ends the history before it.
+    pub(in crate::api) fn add_at(&self, moment: HistoryMoment, descriptor: &Descriptor) {
+        match moment {
+            HistoryMoment::InTurn => {
+                let words = compared_words(descriptor);
+                self.add_in_turn(words[2], ArgumentsHash::of(&words), &descriptor.label);
+            }
+            HistoryMoment::Concurrent => self.add(descriptor),
+            HistoryMoment::AfterFailure => self.end_before(descriptor.sequence),
+        }
+    }
+
+    /// Adds a call. Any thread may add calls at any time. The read-modify-writes wait for all
+    /// earlier stores of this core, so a call that has the turn uses [`Self::add_in_turn`].
+    fn add(&self, descriptor: &Descriptor) {
         let hash = call_hash(descriptor);
         self.concurrent.calls.fetch_add(1, Ordering::Relaxed);
         self.concurrent.hash.fetch_add(hash, Ordering::Relaxed);
@@ -87,7 +121,7 @@ impl CallHistory {
     /// Ends the history before the call with this sequence number, because the group has already
     /// failed. After a failure, the ranks of a correct program stop at different calls and may go
     /// on with different calls.
-    pub(in crate::api) fn end_before(&self, sequence: u64) {
+    fn end_before(&self, sequence: u64) {
         self.end.fetch_min(sequence, Ordering::Relaxed);
     }
 
@@ -115,13 +149,23 @@ impl CallHistory {
 
 /// Returns the hash of a call in the history.
 pub(in crate::api) fn call_hash(descriptor: &Descriptor) -> u64 {
-    algo::hash_operation(&descriptor.compared().encode(), &descriptor.label)
+    let words = compared_words(descriptor);
+    ArgumentsHash::of(&words).of_call(words[2], &descriptor.label)
+}
+
+/// Returns the words of [`Descriptor::compared`]. The algorithm does not matter, because
+/// [`ArgumentsHash`] ignores it.
+fn compared_words(descriptor: &Descriptor) -> [u64; 3] {
+    match descriptor.count_spec {
+        CountSpec::TensorList => descriptor.compared().encode(),
+        _ => descriptor.encode(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::{CountSpec, OpKind};
+    use crate::transport::OpKind;
 
     fn call(kind: OpKind, sequence: u64) -> Descriptor {
         Descriptor {
@@ -135,6 +179,10 @@ mod tests {
             part: 0,
             label: Label::NONE,
         }
+    }
+
+    fn add_in_turn(history: &CallHistory, call: &Descriptor) {
+        history.add_at(HistoryMoment::InTurn, call);
     }
 
     fn sum_of(calls: &[Descriptor]) -> CallSum {
@@ -157,7 +205,7 @@ mod tests {
         let history = CallHistory::default();
         let [first, second] = [1, 2].map(|sequence| call(OpKind::Reduce, sequence));
         history.add(&first);
-        history.add_in_turn(&second.encode(), &Label::NONE);
+        add_in_turn(&history, &second);
         assert_eq!(history.sum(), sum_of(&[first, second]));
         let chosen = Descriptor { algorithm: 7, ..second };
         assert_eq!(history.sum(), sum_of(&[first, chosen]));
@@ -169,9 +217,9 @@ mod tests {
         let [first, second, third] = [1, 2, 3].map(|sequence| call(OpKind::Reduce, sequence));
         history.add(&first);
         history.mark_failure_as_known();
-        history.add_in_turn(&third.encode(), &Label::NONE);
+        add_in_turn(&history, &third);
         history.end_before(second.sequence);
-        history.add_in_turn(&third.encode(), &Label::NONE);
+        add_in_turn(&history, &third);
         assert_eq!(history.sum(), sum_of(&[first]));
         assert_eq!([1, 2, 3].map(|sequence| history.contains(sequence)), [true, false, false]);
     }

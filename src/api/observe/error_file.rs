@@ -95,6 +95,7 @@ fn is_fatal(kind: ErrorKind) -> bool {
         ErrorKind::Timeout
         | ErrorKind::PeerFailed
         | ErrorKind::Mismatch
+        | ErrorKind::Deadlock
         | ErrorKind::Aborted
         | ErrorKind::Connection
         | ErrorKind::Auth

@@ -111,4 +111,8 @@ impl Completion for BytesReceiveCompletion {
         let delivered = handler.map_or(Ok(()), |handler| handler.deliver(vec![bytes]));
         self.work.complete(delivered.map(|()| delivery));
     }
+
+    fn work_id(&self) -> usize {
+        self.work.id()
+    }
 }

@@ -152,6 +152,10 @@ impl Completion for SendRecvReceiveCompletion {
         self.0.work.is_awaited()
     }
 
+    fn work_id(&self) -> usize {
+        self.0.work.id()
+    }
+
     fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
         self.0.record_message_end(|ends| ends.received = Some((Ok(delivery), Some(bytes))));
     }
@@ -167,5 +171,9 @@ impl Completion for SendRecvSendCompletion {
 
     fn is_awaited(&self) -> bool {
         self.0.work.is_awaited()
+    }
+
+    fn work_id(&self) -> usize {
+        self.0.work.id()
     }
 }

@@ -187,6 +187,11 @@ pub(in crate::api) fn register(
     })))
 }
 
+/// Returns whether there are callbacks that have not returned. A callback may make calls.
+pub(in crate::api) fn has_registered() -> bool {
+    lock_queue().registered > 0
+}
+
 impl RegisteredCallback {
     /// Posts the callback. The callback thread calls it with this outcome, after the callbacks that
     /// were posted earlier.

@@ -227,6 +227,11 @@ impl Work {
         self.is_awaited.load(Ordering::Relaxed)
     }
 
+    /// Returns a number that identifies the work while it exists.
+    pub(in crate::api) fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Returns the kind of operation.
     pub fn kind(&self) -> WorkKind {
         self.kind
@@ -394,6 +399,10 @@ impl InFlightWork for Work {
 impl Completion for Work {
     fn is_awaited(&self) -> bool {
         Self::is_awaited(self)
+    }
+
+    fn work_id(&self) -> usize {
+        Self::id(self)
     }
 
     fn complete(&self, outcome: Result<Delivery>) {

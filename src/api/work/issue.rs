@@ -69,7 +69,7 @@ pub(in crate::api) fn enqueue_task<T: OperationTask>(
     let enqueued = queue.enqueue(task.operation_count(), |ticket| {
         let descriptor = task.descriptor(ticket.sequence());
         task.works().iter().for_each(|work| work.mark_issued(ticket.sequence(), deadline));
-        let record = group.observer.record_collective(&descriptor, deadline.started(), false);
+        let record = group.record_collective(&descriptor, deadline.started(), false);
         record.add_sizes(&task.sizes(&group));
         Box::new(TaskJob { group, deadline, descriptor, record, task })
     });

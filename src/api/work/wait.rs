@@ -6,6 +6,7 @@
 //! dump.
 
 use crate::api::group::process_group::Group;
+use crate::api::observe::deadlock::{AwaitedOperation, BlockedCall, BlockedCallGuard};
 use crate::api::observe::recorder;
 use crate::api::work::callbacks;
 use crate::api::work::handle::{Work, WorkKind};
@@ -15,6 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::log::LogLevel;
 use crate::transport::PointToPoint;
 use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
+use std::sync::Arc;
 
 impl Work {
     /// Waits until the work has ended or the limit has passed. While it waits, the thread runs
@@ -43,6 +45,7 @@ impl Work {
                 .outcome()
                 .map_or(Ok(WorkProgress::Pending), |it| it.map(|()| WorkProgress::Done));
         };
+        let _guard = self.blocked_call(issue.sequence, issue.deadline, limit);
         match self.kind {
             WorkKind::Collective(_) => {
                 let own_operation = Some((issue.sequence, issue.deadline));
@@ -53,6 +56,27 @@ impl Work {
         }
         self.outcome()
             .map_or(Ok(WorkProgress::Pending), |outcome| outcome.map(|()| WorkProgress::Done))
+    }
+
+    /// Marks that this thread waits for the operation.
+    fn blocked_call(
+        &self,
+        sequence: u64,
+        deadline: Deadline,
+        limit: &Deadline,
+    ) -> Option<BlockedCallGuard> {
+        let operation = match self.kind {
+            WorkKind::Collective(_) => AwaitedOperation::Collective { sequence },
+            WorkKind::Message(message) => AwaitedOperation::Message { work_id: self.id(), message },
+            // The members are waited for one after the other.
+            WorkKind::Batch => return None,
+        };
+        Some(BlockedCallGuard::new(BlockedCall {
+            queue: Arc::as_ptr(&self.queue).addr(),
+            operation,
+            timeout: None,
+            deadlines: [Some(deadline), Some(*limit)],
+        }))
     }
 
     /// Waits until the work has ended. If the operation was enqueued on a device, also waits until

@@ -5,7 +5,7 @@
 use crate::algo::fast_path::{FastCall, FastPathState, FastProgress};
 use crate::algo::group_state::GroupState;
 use crate::algo::shared::{ShmSequencer, all_reduce, broadcast, one_step, reduce};
-use crate::algo::{Algorithm, AlgorithmBody, CallArguments, Operation};
+use crate::algo::{Algorithm, AlgorithmBody, ArgumentsHash, CallArguments, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::LazyDeadline;
 use crate::base::dtype::DataType;
@@ -105,8 +105,10 @@ impl FastPathRank {
             self.state.lock().prepare_plan(&arguments, key, row, &*self.domain);
             let mut started = FastCall::new(&self.state, key);
             let number = row.number(operation.descriptor.kind);
-            let check_words =
-                |words: &[u64; 3]| assert_eq!(*words, operation.descriptor.encode_with(number));
+            let check_words = |words: &[u64; 3], hash: ArgumentsHash| {
+                assert_eq!(*words, operation.descriptor.encode_with(number));
+                assert_eq!(hash, ArgumentsHash::of(words));
+            };
             match started.run(&arguments, sequence, check_words).unwrap() {
                 FastProgress::NotStarted => FastOutcome::NotStarted,
                 FastProgress::Waiting => FastOutcome::Waiting(started),

@@ -77,6 +77,8 @@
 //! - **Fast path.** Small messages of blocking calls bypass most of the engine ([`fast_path`]).
 //! - **Refused messages.** If a receive cannot take a message because of its type or length, the
 //!   next message call of the sender returns an error, too ([`refusals`]).
+//! - **Deadlocks.** The bytes that each rank has sent and received show whether a message is on its
+//!   way, or must still be sent ([`traffic`]).
 //! - **Locks.** The engine holds no lock while it calls a completion.
 //!
 //! This module does not depend on works, groups or the C ABI.
@@ -113,13 +115,14 @@ mod termination;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod traffic;
 mod unexpected;
 
 #[cfg(doc)]
 use super::ReceiveBuffer;
 use super::{
-    Completion, Delivery, Endpoint, ImmediateMessage, PointToPoint, ProbeRequest, ProbedMessage,
-    ReceiveRequest, RefusedMessages, SendRequest, SharedDomain,
+    Completion, Delivery, Endpoint, ImmediateMessage, MessageTraffic, PointToPoint, ProbeRequest,
+    ProbedMessage, ReceiveRequest, RefusedMessages, SendRequest, SharedDomain,
 };
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -251,5 +254,10 @@ impl PointToPoint for MatchingEngine {
     fn refused_messages(&self) -> RefusedMessages {
         let refused = |core: &EngineCore| core.lock().state.refused.clone();
         self.existing_core().map(refused).unwrap_or_default()
+    }
+
+    fn traffic(&self, work_id: usize) -> MessageTraffic {
+        let traffic = |core: &EngineCore| core.lock().state.traffic(work_id);
+        self.existing_core().map(traffic).unwrap_or_default()
     }
 }

@@ -48,8 +48,16 @@ pub(super) enum PeerStreams {
     /// Rings to and from a rank of the domain, and bulk rings for long messages.
     Rings { peer: Rank, writer: RingWriter, reader: RingReader, bulk_rings: Box<BulkRings> },
     /// The streams of an endpoint. `staging` has bytes that were read ahead; the first
-    /// `staging_used` of them have been used.
-    Streams { endpoint: Arc<dyn Endpoint>, peer: Rank, staging: Vec<u8>, staging_used: usize },
+    /// `staging_used` of them have been used. `sent` and `used` count the bytes that were sent and
+    /// used in all.
+    Streams {
+        endpoint: Arc<dyn Endpoint>,
+        peer: Rank,
+        staging: Vec<u8>,
+        staging_used: usize,
+        sent: u64,
+        used: u64,
+    },
 }
 
 impl PeerStreams {
@@ -66,7 +74,16 @@ impl PeerStreams {
 
     /// Returns the streams of an endpoint to and from a peer.
     pub(super) fn streams_of(endpoint: Arc<dyn Endpoint>, peer: Rank) -> Self {
-        Self::Streams { endpoint, peer, staging: Vec::new(), staging_used: 0 }
+        Self::Streams { endpoint, peer, staging: Vec::new(), staging_used: 0, sent: 0, used: 0 }
+    }
+
+    /// Returns the number of bytes that were sent, and the number of received bytes that were used.
+    pub(super) fn positions(&self) -> (u64, u64) {
+        match self {
+            Self::Loopback => (0, 0),
+            Self::Rings { writer, reader, .. } => (writer.position(), reader.position()),
+            Self::Streams { sent, used, .. } => (*sent, *used),
+        }
     }
 
     /// Writes a record (the header and body of an eager message) to the ring, and wakes the peer.
@@ -94,8 +111,10 @@ impl PeerStreams {
         match self {
             Self::Loopback => Ok(0),
             Self::Rings { writer: out, .. } => out.write(domain.region(), parts),
-            Self::Streams { endpoint, peer, .. } => {
-                endpoint.try_send(*peer, Channel::PointToPoint, parts)
+            Self::Streams { endpoint, peer, sent, .. } => {
+                let written = endpoint.try_send(*peer, Channel::PointToPoint, parts)?;
+                *sent += written as u64;
+                Ok(written)
             }
         }
     }
@@ -224,24 +243,35 @@ impl PeerStreams {
         match self {
             Self::Loopback => Ok(0),
             Self::Rings { reader: ring, .. } => ring.read(domain.region(), into),
-            Self::Streams { endpoint, peer, staging: stage, staging_used: used } => {
-                if *used == stage.len() {
-                    if into.len() >= DIRECT_RECEIVE_BYTES {
-                        return endpoint.try_receive(*peer, Channel::PointToPoint, into);
-                    }
-                    stage.resize(STAGING_BYTES, 0);
-                    let room = Dst::from(stage.as_mut_slice());
-                    let got = endpoint.try_receive(*peer, Channel::PointToPoint, room);
-                    stage.truncate(*got.as_ref().unwrap_or(&0));
-                    *used = 0;
-                    got?;
+            Self::Streams { .. } => {
+                let len = self.receive_from_endpoint(into)?;
+                if let Self::Streams { used, .. } = self {
+                    *used += len as u64;
                 }
-                let len = into.len().min(stage.len() - *used);
-                into.slice(0, len).copy_from(Src::from(&stage[*used..*used + len]));
-                *used += len;
                 Ok(len)
             }
         }
+    }
+
+    fn receive_from_endpoint(&mut self, into: Dst<'_>) -> Result<usize> {
+        let Self::Streams { endpoint, peer, staging: stage, staging_used: used, .. } = self else {
+            return Ok(0);
+        };
+        if *used == stage.len() {
+            if into.len() >= DIRECT_RECEIVE_BYTES {
+                return endpoint.try_receive(*peer, Channel::PointToPoint, into);
+            }
+            stage.resize(STAGING_BYTES, 0);
+            let room = Dst::from(stage.as_mut_slice());
+            let got = endpoint.try_receive(*peer, Channel::PointToPoint, room);
+            stage.truncate(*got.as_ref().unwrap_or(&0));
+            *used = 0;
+            got?;
+        }
+        let len = into.len().min(stage.len() - *used);
+        into.slice(0, len).copy_from(Src::from(&stage[*used..*used + len]));
+        *used += len;
+        Ok(len)
     }
 
     /// Returns whether more bytes may have arrived than were taken.

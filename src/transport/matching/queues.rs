@@ -59,6 +59,11 @@ impl MatchQueues {
         self.unexpected.remove(arrival)
     }
 
+    /// Returns the unexpected messages.
+    pub(super) fn unexpected_messages(&self) -> impl Iterator<Item = &UnexpectedMessage> {
+        self.unexpected.messages()
+    }
+
     /// Returns whether there is an unexpected message.
     pub(super) fn has_unexpected(&self) -> bool {
         !self.unexpected.is_empty()

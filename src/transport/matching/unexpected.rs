@@ -69,7 +69,6 @@ impl UnexpectedMessage {
 
 impl UnexpectedQueue {
     /// Returns all messages.
-    #[cfg(any(test, fuzzing))]
     pub(super) fn messages(&self) -> impl Iterator<Item = &UnexpectedMessage> {
         self.messages.values()
     }

@@ -126,6 +126,11 @@ impl RingWriter {
         Ok(written)
     }
 
+    /// Returns the write position.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Returns whether the ring has room for `len` bytes and this room has memory.
     pub fn can_write(&mut self, region: &Region, len: usize) -> bool {
         let ring = region.ring_on(self.route);
@@ -265,12 +270,6 @@ impl RingWriter {
             self.reserved = region.reserve_ring(ring, self.reserved, end)?;
         }
         Ok(())
-    }
-
-    /// Returns the write position.
-    #[cfg(test)]
-    pub(super) fn position(&self) -> u64 {
-        self.position
     }
 
     /// Returns the number of bytes that are written but not yet published.

@@ -1,8 +1,8 @@
 //! The checks of the Python package: it installs into a fresh virtual environment, the commands of
 //! its guide run, its wheel is small, and its tests pass.
 //!
-//! The package takes the library and the programs of the release build, so that cargo does not build
-//! them again. Without Python, its module venv, or the package index, the checks are skipped.
+//! The package takes the library and the programs of the release build, so that cargo does not
+//! build them again. Without Python, its module venv, or the package index, the checks are skipped.
 
 use super::counts::TestCounts;
 use super::report::{CheckReport, CheckResult, CheckVerdict, PASSED};

@@ -139,7 +139,7 @@ impl GroupBatch {
         for (collective, sequence) in collectives.iter_mut().zip(first_number..) {
             let descriptor = collective.call.descriptor(sequence, collective.options.label);
             collective.work.mark_issued(sequence, *deadline);
-            let record = group.observer.record_collective(&descriptor, deadline.started(), false);
+            let record = group.record_collective(&descriptor, deadline.started(), false);
             record.add_sizes(&collective.call.recorded_sizes());
             collective.record = Some(record);
         }

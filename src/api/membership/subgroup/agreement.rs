@@ -225,7 +225,7 @@ fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Resu
     let operation = Operation::of(descriptor, Src::from(own_record), recv, &late);
     let operation = Operation { group: group.name(), observer: &group.observer, ..operation };
     let runs = group.queue.has_turn(&ticket);
-    let record = group.observer.record_collective(&descriptor, Instant::now(), runs);
+    let record = group.record_collective(&descriptor, Instant::now(), runs);
     let outcome = match group.queue.wait_turn(&ticket, &late, || group.failure()) {
         Ok(_turn) => {
             record.mark_running();

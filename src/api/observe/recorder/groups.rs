@@ -16,9 +16,11 @@ use crate::backend::{Backend, RankLocation};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::sync::lock;
+use crate::store::Store;
 use crate::transport::RefusedMessages;
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The maximum number of listed groups. If the list is full, a new group replaces the oldest group
@@ -38,11 +40,39 @@ pub(in crate::api) struct NewGroup<'a> {
     pub(in crate::api) name: &'a str,
     pub(in crate::api) rank: Rank,
     /// The rank of each member in the outermost group.
-    pub(in crate::api) global_ranks: &'a [Rank],
+    pub(in crate::api) global_ranks: &'a Arc<[Rank]>,
     /// The name of the parent group.
     pub(in crate::api) parent: Option<&'a str>,
     pub(in crate::api) backend: &'a Arc<dyn Backend>,
     pub(in crate::api) history: &'a Arc<CallHistory>,
+    /// The queue of the group.
+    pub(in crate::api) queue: Weak<dyn IssueCounter>,
+    /// The rendezvous store of the outermost group.
+    pub(in crate::api) store: Weak<dyn Store>,
+}
+
+/// Counts the collectives that a rank has issued in a group.
+pub(in crate::api) trait IssueCounter: Send + Sync + Debug {
+    /// Returns the number of collectives.
+    fn issued(&self) -> u64;
+}
+
+/// A group that the process is in, as [`visit_open_groups`] passes it. The list is locked.
+pub(in crate::api) struct OpenGroup<'a> {
+    /// The short id of the group.
+    pub(in crate::api) id: u64,
+    pub(in crate::api) name: &'a str,
+    /// This process's rank in the group.
+    pub(in crate::api) rank: Rank,
+    /// The rank of each member in the outermost group.
+    pub(in crate::api) global_ranks: &'a [Rank],
+    /// The address of the group's queue, which identifies the group in this process.
+    pub(in crate::api) queue: usize,
+    /// The number of collectives that this process has issued.
+    pub(in crate::api) issued: u64,
+    /// The back end. A visitor may keep it only if its thread may shut a back end down.
+    pub(in crate::api) backend: &'a Arc<dyn Backend>,
+    pub(in crate::api) store: &'a Weak<dyn Store>,
 }
 
 /// An operation of a group, for the comparison with the operations of the other ranks.
@@ -85,13 +115,15 @@ struct ListedGroup {
     /// This process's rank in the outermost group.
     global_rank: Rank,
     /// The rank of each member in the outermost group. Empty once the group has been left.
-    global_ranks: Vec<Rank>,
+    global_ranks: Arc<[Rank]>,
     /// `None` once the group has been left.
     backend: Option<Weak<dyn Backend>>,
     failure: Option<Error>,
     /// The refused messages, if there are any; set when the group is left. Boxed, so that an idle
     /// group stays small.
     refused: Option<Box<RefusedMessages>>,
+    queue: Weak<dyn IssueCounter>,
+    store: Weak<dyn Store>,
     /// `None` once [`take_call_summaries`] has returned the calls.
     history: Option<Arc<CallHistory>>,
     /// True after [`Self::take_new_failure`] has returned the failure.
@@ -134,11 +166,13 @@ pub(super) fn add_to_list(new: &NewGroup<'_>) -> (u64, bool) {
         size: new.global_ranks.len(),
         parent: new.parent.map(str::to_owned),
         global_rank: new.global_ranks.get(new.rank).copied().unwrap_or(new.rank),
-        global_ranks: new.global_ranks.to_vec(),
+        global_ranks: Arc::clone(new.global_ranks),
         backend: Some(Arc::downgrade(new.backend)),
         failure: None,
         refused: None,
         history: Some(Arc::clone(new.history)),
+        queue: Weak::clone(&new.queue),
+        store: Weak::clone(&new.store),
         is_reported: false,
     });
     (number, true)
@@ -153,7 +187,7 @@ pub(super) fn mark_left(number: u64) -> bool {
     group.refresh_failure();
     group.refresh_refused_messages();
     group.backend = None;
-    group.global_ranks = Vec::new();
+    group.global_ranks = Arc::default();
     true
 }
 
@@ -218,7 +252,7 @@ impl ListedGroup {
             })
         };
         let members: Option<Vec<Value>> = locations
-            .map(|locations| locations.iter().zip(&self.global_ranks).map(member).collect());
+            .map(|locations| locations.iter().zip(self.global_ranks.iter()).map(member).collect());
         json!({
             "id": format!("{:016x}", self.id),
             "name": self.name,
@@ -310,6 +344,24 @@ fn add_last_calls(summaries: &mut [CallSummary]) {
 pub(in crate::api) fn group_name(id: u64) -> Option<String> {
     let list = lock_list();
     list.groups.iter().rev().find(|group| group.id == id).map(|group| group.name.clone())
+}
+
+/// Calls `visit` for each listed group that the process is in, while the list is locked.
+pub(in crate::api) fn visit_open_groups(mut visit: impl FnMut(&OpenGroup<'_>)) {
+    for group in &lock_list().groups {
+        let Some(backend) = group.backend.as_ref().and_then(Weak::upgrade) else { continue };
+        let Some(queue) = group.queue.upgrade() else { continue };
+        visit(&OpenGroup {
+            id: group.id,
+            name: &group.name,
+            rank: group.rank,
+            global_ranks: &group.global_ranks,
+            queue: Arc::as_ptr(&queue).addr(),
+            issued: queue.issued(),
+            backend: &backend,
+            store: &group.store,
+        });
+    }
 }
 
 /// Returns this process's rank in its job and the size of the job. The values come from the oldest

@@ -43,7 +43,8 @@ pub(in crate::api) use dump_files::{
     RecorderMembership, dump_failures_and_wait, read_dump_environment, request_failure_dump,
 };
 pub(in crate::api) use groups::{
-    CallSummary, NewGroup, RecordedCall, group_name, take_call_summaries, take_call_summary,
+    CallSummary, IssueCounter, NewGroup, OpenGroup, RecordedCall, group_name, take_call_summaries,
+    take_call_summary, visit_open_groups,
 };
 pub use record::{OperationOrigin, OperationRecord, RecorderSlot, begin_collective, begin_message};
 pub(in crate::api) use record::{begin_encoded, begin_monitored_barrier};

@@ -67,7 +67,7 @@ pub fn begin_collective(
     descriptor: &Descriptor,
     is_running: bool,
 ) -> OperationRecord {
-    begin_encoded(slot, origin, &descriptor.encode(), &descriptor.label, is_running).with_log()
+    begin_logged(slot, origin, &descriptor.encode(), &descriptor.label, is_running)
 }
 
 /// Records that a message is posted.
@@ -77,7 +77,7 @@ pub fn begin_message(
     sequence: u64,
 ) -> OperationRecord {
     let words = encode_message(message, sequence);
-    begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true).with_log()
+    begin_logged(RecorderSlot::reserve(), origin, &words, &message.label, true)
 }
 
 /// Records that a monitored barrier begins.
@@ -87,7 +87,25 @@ pub(in crate::api) fn begin_monitored_barrier(
     timeout_ms: u64,
 ) -> OperationRecord {
     let words = [MONITORED_BARRIER_KIND, timeout_ms, number, 0];
-    begin_encoded(RecorderSlot::reserve(), origin, &words, &Label::NONE, true).with_log()
+    begin_logged(RecorderSlot::reserve(), origin, &words, &Label::NONE, true)
+}
+
+/// Records the issue of an operation like [`begin_encoded`]. If the level is DEBUG or TRACE, the
+/// log gets the operation, too.
+#[inline]
+fn begin_logged<const N: usize>(
+    slot: RecorderSlot,
+    origin: OperationOrigin,
+    words: &[u64; N],
+    label: &Label,
+    is_running: bool,
+) -> OperationRecord {
+    let record = begin_encoded(slot, origin, words, label, is_running);
+    let is_logged = log::enabled(LogLevel::Debug);
+    if is_logged {
+        log_issue(record.number, record.is_waiting);
+    }
+    OperationRecord { is_logged, ..record }
 }
 
 /// Records the issue of an operation that is already encoded as words, and its label. The log does
@@ -164,28 +182,6 @@ impl OperationRecord {
         }
     }
 
-    /// Logs the issue of the operation at level TRACE. If the level is DEBUG or TRACE, the end is
-    /// logged, too.
-    fn with_log(mut self) -> Self {
-        if log::enabled(LogLevel::Debug) {
-            self.is_logged = true;
-            let state = if self.is_waiting { "waits for earlier operations" } else { "starts" };
-            self.log_step(LogLevel::Trace, format_args!("{state}"));
-        }
-        self
-    }
-
-    /// Logs a line about the operation, unless a later operation has overwritten its entry.
-    #[cold]
-    fn log_step(&self, level: LogLevel, step: std::fmt::Arguments<'_>) {
-        let Some(entry) = EntrySnapshot::read(self.number).filter(|_| log::enabled(level)) else {
-            return;
-        };
-        let group = group_name(entry.group).unwrap_or_else(|| format!("{:016x}", entry.group));
-        let operation = entry.describe_operation();
-        crate::log!(level, "group {group}, rank {}: {operation} {step}", entry.rank);
-    }
-
     /// Returns the entry, unless a later operation has overwritten it.
     fn entry(&self) -> Option<&'static RecorderEntry> {
         (self.entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(self.entry)
@@ -209,7 +205,7 @@ impl OperationRecord {
             entry.started_ns.store(recorder_now_ns(), Ordering::Relaxed);
             entry.state.store(RUNNING, Ordering::Release);
             if self.is_logged {
-                self.log_step(LogLevel::Trace, format_args!("starts"));
+                log_step(self.number, LogLevel::Trace, format_args!("starts"));
             }
         }
     }
@@ -242,22 +238,40 @@ impl OperationRecord {
         entry.ended_ns.store(end_ns(entry), Ordering::Relaxed);
         entry.state.store(state, Ordering::Release);
         if self.is_logged {
-            self.log_end(entry, outcome);
+            log_end(self.number, entry, outcome);
         }
         // The next entry is probably not in the L1 cache, because the ring is larger than this
         // cache.
         ring::entry(self.number + 1).prefetch();
     }
+}
 
-    #[cold]
-    fn log_end(&self, entry: &RecorderEntry, outcome: &Result<()>) {
-        let times = [&entry.issued_ns, &entry.ended_ns].map(|time| time.load(Ordering::Relaxed));
-        let us = times[1].saturating_sub(times[0]) / 1000;
-        match outcome {
-            Ok(()) => self.log_step(LogLevel::Debug, format_args!("ended after {us} us")),
-            Err(error) => {
-                self.log_step(LogLevel::Debug, format_args!("failed after {us} us: {error}"));
-            }
+/// Logs the issue of an operation at level TRACE.
+#[cold]
+fn log_issue(number: u64, is_waiting: bool) {
+    let state = if is_waiting { "waits for earlier operations" } else { "starts" };
+    log_step(number, LogLevel::Trace, format_args!("{state}"));
+}
+
+#[cold]
+fn log_end(number: u64, entry: &RecorderEntry, outcome: &Result<()>) {
+    let times = [&entry.issued_ns, &entry.ended_ns].map(|time| time.load(Ordering::Relaxed));
+    let us = times[1].saturating_sub(times[0]) / 1000;
+    match outcome {
+        Ok(()) => log_step(number, LogLevel::Debug, format_args!("ended after {us} us")),
+        Err(error) => {
+            log_step(number, LogLevel::Debug, format_args!("failed after {us} us: {error}"));
         }
     }
+}
+
+/// Logs a line about an operation, unless a later operation has overwritten its entry.
+#[cold]
+fn log_step(number: u64, level: LogLevel, step: std::fmt::Arguments<'_>) {
+    let Some(entry) = EntrySnapshot::read(number).filter(|_| log::enabled(level)) else {
+        return;
+    };
+    let group = group_name(entry.group).unwrap_or_else(|| format!("{:016x}", entry.group));
+    let operation = entry.describe_operation();
+    crate::log!(level, "group {group}, rank {}: {operation} {step}", entry.rank);
 }

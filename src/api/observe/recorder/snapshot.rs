@@ -97,10 +97,15 @@ impl EntrySnapshot {
     }
 
     /// Returns the descriptor of a collective; `None` for invalid words.
-    pub(super) fn descriptor(&self) -> Option<Descriptor> {
+    pub(in crate::api) fn descriptor(&self) -> Option<Descriptor> {
         let [first, second, third, _] = self.words;
         let known = Descriptor::decode([first, second, third])?;
         Some(known.with_label_text(Some(self.label)))
+    }
+
+    /// Returns the time since the issue of the operation.
+    pub(in crate::api) fn issued_ago(&self) -> Duration {
+        Duration::from_nanos(recorder_now_ns().saturating_sub(self.issued_ns))
     }
 
     /// Returns whether the operation is waiting or running.

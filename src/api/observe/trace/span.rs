@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn lowest_free_lane_is_taken_and_released_lanes_reused() {
-        let track = Arc::new(GroupTrack::new(Nonce::default(), "lanes", 0, &[4, 5]));
+        let track = Arc::new(GroupTrack::new(Nonce::default(), "lanes", 0, &Arc::from([4, 5])));
         let (peer, tag, dtype) = (Some(1), Some(0), DataType::U8);
         let message =
             MessageDescriptor { is_outgoing: true, peer, tag, dtype, count: 1, label: Label::NONE };

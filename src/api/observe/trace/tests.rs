@@ -11,7 +11,7 @@ use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::time::Instant;
 
 fn track() -> Arc<GroupTrack> {
-    Arc::new(GroupTrack::new(Nonce(*b"0123456789abcdef"), "data \"0\"", 1, &[6, 4, 2]))
+    Arc::new(GroupTrack::new(Nonce(*b"0123456789abcdef"), "data \"0\"", 1, &Arc::from([6, 4, 2])))
 }
 
 fn all_reduce(sequence: u64) -> Descriptor {

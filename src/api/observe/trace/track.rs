@@ -18,7 +18,7 @@
 use crate::base::ids::{GroupId, Rank};
 use crate::base::sync::lock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 /// The number of lanes per group and kind of operation.
@@ -34,7 +34,7 @@ pub(in crate::api) struct GroupTrack {
     /// This process's rank in the group.
     pub(super) rank: Rank,
     /// The rank of each member in the outermost group.
-    pub(super) global_ranks: Box<[Rank]>,
+    pub(super) global_ranks: Arc<[Rank]>,
     /// Bit masks of the lanes in use, indexed by [`LaneKind`].
     taken_lanes: [AtomicU64; 2],
     /// The operation that has the turn. Collectives of a group run one after the other, so at most
@@ -60,14 +60,14 @@ pub(super) struct TracedTurn {
 impl GroupTrack {
     /// Creates the track of a group in which this process is `rank`. `ranks` has the rank of each
     /// member in the outermost group.
-    pub(in crate::api) fn new(id: GroupId, name: &str, rank: Rank, ranks: &[Rank]) -> Self {
+    pub(in crate::api) fn new(id: GroupId, name: &str, rank: Rank, ranks: &Arc<[Rank]>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self {
             index: NEXT.fetch_add(1, Ordering::Relaxed),
             id,
             name: name.to_owned(),
             rank,
-            global_ranks: ranks.into(),
+            global_ranks: Arc::clone(ranks),
             taken_lanes: Default::default(),
             current_turn: Mutex::new(None),
         }

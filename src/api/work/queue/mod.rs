@@ -65,13 +65,15 @@ mod models;
 mod tests;
 
 use crate::api::observe::call_history::CallHistory;
+use crate::api::observe::recorder::IssueCounter;
 use crate::api::work::events::CompletionEvents;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, unpoisoned};
 use crate::process::thread;
+use crate::wait::blocked_thread::BlockedWatch;
 use crate::wait::doorbell::Doorbell;
-use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
+use crate::wait::{WaitInterrupt, WaitPolicy, wait_until, wait_until_watched};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -132,6 +134,12 @@ impl Default for RunQueue {
             history: OnceLock::new(),
             worker_doorbell: Doorbell::default(),
         }
+    }
+}
+
+impl IssueCounter for RunQueue {
+    fn issued(&self) -> u64 {
+        Self::issued(self)
     }
 }
 
@@ -226,14 +234,11 @@ impl RunQueue {
             }
             self.claim_first_job(Some(deadline)).map(TurnOrJob::Job)
         };
+        let (doorbell, policy) = (&self.turns.doorbell, WaitPolicy::SLEEP_SOON);
+        let mut watch = BlockedWatch::default();
         loop {
-            match wait_until(
-                &self.turns.doorbell,
-                WaitPolicy::SLEEP_SOON,
-                deadline,
-                &failure,
-                ready,
-            )? {
+            let watch = || watch.check();
+            match wait_until_watched(doorbell, policy, deadline, &failure, ready, watch)? {
                 TurnOrJob::Turn(turn) => return Ok(turn),
                 TurnOrJob::Job(claim) => claim.run(),
             }
@@ -253,6 +258,7 @@ impl RunQueue {
         limit: &Deadline,
         mut own_operation: Option<(u64, Deadline)>,
     ) -> bool {
+        let mut watch = BlockedWatch::default();
         loop {
             let own_deadline =
                 own_operation.map(|(_, own)| own).filter(|own| own.remaining() < limit.remaining());
@@ -266,13 +272,10 @@ impl RunQueue {
                     self.claim_first_job(Some(first_deadline)).map(Some)
                 }
             };
-            match wait_until(
-                &self.turns.doorbell,
-                WaitPolicy::SLEEP_SOON,
-                first_deadline,
-                || self.first_job_failure(),
-                ready,
-            ) {
+            let (doorbell, failure) = (&self.turns.doorbell, || self.first_job_failure());
+            let watch = || watch.check();
+            let policy = WaitPolicy::SLEEP_SOON;
+            match wait_until_watched(doorbell, policy, first_deadline, failure, ready, watch) {
                 Ok(None) => return true,
                 Ok(Some(claim)) => claim.run(),
                 Err(WaitInterrupt::Aborted(cause)) => self.fail_waiting_jobs(&cause),

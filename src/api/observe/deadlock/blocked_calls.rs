@@ -1,0 +1,165 @@
+//! The blocked calls of this process.
+//!
+//! A call that may wait for other ranks sets a [`BlockedCallGuard`], which only stores the call in
+//! a variable of the thread. If the call waits for long, the waiting code calls
+//! [`register_current_call`], which adds the call to the list of blocked calls and starts the
+//! detector.
+
+use crate::api::p2p::message_descriptor::MessageDescriptor;
+use crate::base::deadline::Deadline;
+use crate::base::log::LogLevel;
+use crate::base::sync::lock;
+use crate::process::thread;
+use crate::wait::doorbell::Doorbell;
+use crate::wait::{WaitPolicy, wait_until};
+use std::cell::Cell;
+use std::sync::{LazyLock, Mutex, OnceLock};
+use std::time::Duration;
+
+/// The maximum time for which the end of a call waits for the failure of a deadlock's groups.
+const FAILURE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The operation that a call waits for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) enum AwaitedOperation {
+    /// A collective of the group with this sequence number.
+    Collective { sequence: u64 },
+    /// The message of the work with this id.
+    Message { work_id: usize, message: MessageDescriptor },
+}
+
+/// A call that may be blocked.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) struct BlockedCall {
+    /// The address of the group's queue, which identifies the group in this process.
+    pub(in crate::api) queue: usize,
+    pub(in crate::api) operation: AwaitedOperation,
+    /// The time limit of the operation, if its start is the issue of the operation.
+    pub(in crate::api) timeout: Option<Duration>,
+    /// The deadlines of the operation and of the call.
+    pub(in crate::api) deadlines: [Option<Deadline>; 2],
+}
+
+/// A call that is blocked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegisteredCall {
+    /// The number of the wait. It is unique in this process.
+    pub(super) wait: u64,
+    pub(super) call: BlockedCall,
+    /// The id of the thread.
+    pub(super) thread_id: usize,
+}
+
+/// The call of a thread, and the number of its wait if it is registered.
+#[derive(Clone, Copy)]
+struct CurrentCall {
+    call: BlockedCall,
+    wait: Option<u64>,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<CurrentCall>> = const { Cell::new(None) };
+}
+
+struct CallList {
+    last_wait: u64,
+    /// The blocked calls, oldest first.
+    calls: Vec<RegisteredCall>,
+    has_detector: bool,
+    /// The wait for which the detector is about to fail the groups of a deadlock.
+    confirmed: Option<u64>,
+}
+
+static LIST: Mutex<CallList> =
+    Mutex::new(CallList { last_wait: 0, calls: Vec::new(), has_detector: false, confirmed: None });
+
+/// The function of the detector's thread.
+static DETECTOR: OnceLock<fn()> = OnceLock::new();
+
+/// The detector sleeps on this doorbell. It is notified when the list changes.
+static DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
+
+/// Marks that the current thread runs a call that may be blocked, until the guard is dropped.
+pub(in crate::api) struct BlockedCallGuard {
+    outer: Option<CurrentCall>,
+}
+
+impl BlockedCallGuard {
+    /// Begins a call of this thread.
+    pub(in crate::api) fn new(call: BlockedCall) -> Self {
+        Self { outer: CURRENT.replace(Some(CurrentCall { call, wait: None })) }
+    }
+}
+
+impl Drop for BlockedCallGuard {
+    fn drop(&mut self) {
+        if let Some(wait) = CURRENT.replace(self.outer).and_then(|current| current.wait) {
+            unregister(wait);
+        }
+    }
+}
+
+/// Adds the call of this thread to the blocked calls, if it is not there.
+pub(super) fn register_current_call() {
+    let Some(CurrentCall { call, wait: None }) = CURRENT.get() else { return };
+    let thread_id = thread::current_thread_id();
+    let mut list = lock(&LIST);
+    list.last_wait += 1;
+    let wait = list.last_wait;
+    list.calls.push(RegisteredCall { wait, call, thread_id });
+    let needs_detector = !std::mem::replace(&mut list.has_detector, true);
+    drop(list);
+    CURRENT.set(Some(CurrentCall { call, wait: Some(wait) }));
+    DOORBELL.notify();
+    if needs_detector
+        && let Some(&detector) = DETECTOR.get()
+        && let Err(error) = thread::start("dist-deadlock", detector)
+    {
+        lock(&LIST).has_detector = false;
+        crate::log!(LogLevel::Warn, "deadlocks are not searched for: {error}");
+    }
+}
+
+/// Sets the function of the detector's thread. Only the first call has an effect.
+pub(super) fn set_detector(detector: fn()) {
+    let _first = DETECTOR.set(detector);
+}
+
+/// Removes a call that has ended. If its wait is a part of a deadlock, first waits until the
+/// detector has failed the groups of the deadlock. Otherwise this process might leave such a group
+/// before, and the departure would be the error of the other process.
+fn unregister(wait: u64) {
+    let is_free = || (lock(&LIST).confirmed != Some(wait)).then_some(());
+    let limit = Deadline::after(FAILURE_TIMEOUT);
+    drop(wait_until(&DOORBELL, WaitPolicy::SLEEP_SOON, &limit, || None, is_free));
+    lock(&LIST).calls.retain(|call| call.wait != wait);
+    DOORBELL.notify();
+}
+
+/// Stores the wait for which the detector is about to fail the groups of a deadlock.
+pub(super) fn set_confirmed(wait: Option<u64>) {
+    let before = std::mem::replace(&mut lock(&LIST).confirmed, wait);
+    if before != wait {
+        DOORBELL.notify();
+    }
+}
+
+/// Returns the oldest blocked call, and whether it is the only one. If there is none, ends the
+/// detector.
+pub(super) fn oldest_or_retire() -> Option<(RegisteredCall, bool)> {
+    let mut list = lock(&LIST);
+    list.has_detector = !list.calls.is_empty();
+    list.calls.first().map(|&oldest| (oldest, list.calls.len() == 1))
+}
+
+/// Returns whether a call is blocked.
+pub(super) fn is_blocked(wait: u64) -> bool {
+    lock(&LIST).calls.iter().any(|call| call.wait == wait)
+}
+
+/// Waits until a call is no longer blocked, or until the time has passed.
+pub(super) fn wait_for_end(wait: u64, time: Duration) {
+    let has_ended = || (!is_blocked(wait)).then_some(());
+    let limit = Deadline::after(time);
+    drop(wait_until(&DOORBELL, WaitPolicy::SLEEP_SOON, &limit, || None, has_ended));
+}

@@ -1,0 +1,137 @@
+//! The record of a blocked process, as it is stored for the other processes.
+
+use crate::base::ids::Rank;
+use crate::transport::MessageTraffic;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The maximum size of a record of another process in bytes.
+const MAX_RECORD_BYTES: usize = 1 << 20;
+
+/// The state of a blocked process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct BlockedRecord {
+    /// The number of the wait.
+    pub(super) wait: u64,
+    /// Whether the call may fail because of a deadlock: the process makes calls from one thread,
+    /// and the deadline of the call is not near.
+    pub(super) may_fail: bool,
+    /// The groups of the process by their short ids.
+    pub(super) groups: BTreeMap<u64, GroupSnapshot>,
+    pub(super) edges: Vec<WaitEdge>,
+    /// How often the process has confirmed that its wait is a part of a cycle.
+    pub(super) confirmations: u64,
+    /// Whether the process has failed its call because of a deadlock.
+    pub(super) has_failed: bool,
+}
+
+/// The state of a blocked process in one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GroupSnapshot {
+    /// The rank of the process.
+    pub(super) rank: Rank,
+    /// The number of collectives that the process has issued.
+    pub(super) issued: u64,
+    /// The number of bytes sent to each rank; `None` if some are not in the stream yet.
+    pub(super) sent: Vec<(Rank, Option<u64>)>,
+    /// The announced messages that no receive has matched: the sender and its number.
+    pub(super) announced: Vec<(Rank, u64)>,
+}
+
+impl GroupSnapshot {
+    /// Creates the state from what a rank knows about itself.
+    pub(super) fn new(rank: Rank, issued: u64, traffic: &MessageTraffic) -> Self {
+        let MessageTraffic { sent, announced, .. } = traffic;
+        Self { rank, issued, sent: sent.clone(), announced: announced.clone() }
+    }
+
+    /// Returns whether all messages to a rank are within the first `received` bytes.
+    pub(super) fn has_sent_at_most(&self, to: Rank, received: u64) -> bool {
+        let sent = self.sent.iter().find(|&&(rank, _)| rank == to);
+        sent.is_none_or(|&(_, bytes)| bytes.is_some_and(|bytes| bytes <= received))
+    }
+}
+
+/// An edge from the wait of the process with the record to the wait of another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WaitEdge {
+    /// The rank of the process with the record in the outermost group.
+    pub(super) from: Rank,
+    /// The key of the other process.
+    pub(super) process: String,
+    /// The wait of the other process.
+    pub(super) wait: u64,
+    /// The short id of the group of the call. Both processes are members.
+    pub(super) group: u64,
+    /// A description, for example "rank 0 waits for rank 1 in barrier #3 of group world".
+    pub(super) text: String,
+}
+
+impl BlockedRecord {
+    /// Encodes the record for the store.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let group = |(id, state): (&u64, &GroupSnapshot)| {
+            let GroupSnapshot { rank, issued, sent, announced } = state;
+            json!([id, rank, issued, sent, announced])
+        };
+        let edge =
+            |edge: &WaitEdge| json!([edge.from, edge.process, edge.wait, edge.group, edge.text]);
+        json!({
+            "wait": self.wait,
+            "may_fail": self.may_fail,
+            "groups": self.groups.iter().map(group).collect::<Vec<_>>(),
+            "edges": self.edges.iter().map(edge).collect::<Vec<_>>(),
+            "confirmations": self.confirmations,
+            "has_failed": self.has_failed,
+        })
+        .to_string()
+        .into_bytes()
+    }
+
+    /// Decodes the record of another process; `None` for invalid bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > MAX_RECORD_BYTES {
+            return None;
+        }
+        let value: Value = serde_json::from_slice(bytes).ok()?;
+        let groups = value["groups"].as_array()?.iter().map(decode_group);
+        let edges = value["edges"].as_array()?.iter().map(decode_edge);
+        Some(Self {
+            wait: value["wait"].as_u64()?,
+            may_fail: value["may_fail"].as_bool()?,
+            groups: groups.collect::<Option<_>>()?,
+            edges: edges.collect::<Option<_>>()?,
+            confirmations: value["confirmations"].as_u64()?,
+            has_failed: value["has_failed"].as_bool()?,
+        })
+    }
+}
+
+fn decode_rank(value: &Value) -> Option<Rank> {
+    usize::try_from(value.as_u64()?).ok()
+}
+
+fn decode_group(value: &Value) -> Option<(u64, GroupSnapshot)> {
+    let sent = |entry: &Value| {
+        let bytes = if entry[1].is_null() { None } else { Some(entry[1].as_u64()?) };
+        Some((decode_rank(&entry[0])?, bytes))
+    };
+    let announced = |entry: &Value| Some((decode_rank(&entry[0])?, entry[1].as_u64()?));
+    let state = GroupSnapshot {
+        rank: decode_rank(&value[1])?,
+        issued: value[2].as_u64()?,
+        sent: value[3].as_array()?.iter().map(sent).collect::<Option<_>>()?,
+        announced: value[4].as_array()?.iter().map(announced).collect::<Option<_>>()?,
+    };
+    Some((value[0].as_u64()?, state))
+}
+
+fn decode_edge(value: &Value) -> Option<WaitEdge> {
+    Some(WaitEdge {
+        from: decode_rank(&value[0])?,
+        process: value[1].as_str()?.to_owned(),
+        wait: value[2].as_u64()?,
+        group: value[3].as_u64()?,
+        text: value[4].as_str()?.to_owned(),
+    })
+}

@@ -1,0 +1,272 @@
+//! The examination of one blocked call: the edges from its wait to the waits of other processes,
+//! and the confirmation of a cycle.
+
+use super::blocked_calls::{self, RegisteredCall};
+use super::blocked_record::{BlockedRecord, WaitEdge};
+use super::cycle::{describe_cycle, find_cycle};
+use super::needs::{Need, OwnState};
+use crate::base::deadline::Deadline;
+use crate::base::error::Result;
+use crate::base::log::LogLevel;
+use crate::store::Store;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// A process does not fail a call because of a deadlock if the deadline of the call is nearer.
+const MIN_REMAINING: Duration = Duration::from_secs(2);
+
+/// The maximum number of processes whose records one step reads in search of edges.
+const MAX_READS: usize = 16;
+
+/// The time limit of a request to the store.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The time within which the counter of another process must change, so that the confirmation of
+/// that process is valid.
+const CONFIRMATION_LIFETIME: Duration = Duration::from_secs(1);
+
+/// What the detector must do after a step of an examination.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum StepOutcome {
+    /// There are no edges.
+    Idle,
+    /// There are edges.
+    Active,
+    /// There is a cycle, which this process has confirmed.
+    Confirmed,
+    /// The wait belongs to a deadlock.
+    Deadlock(Deadlock),
+}
+
+/// A deadlock that all of its processes have confirmed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Deadlock {
+    /// The description of the cycle.
+    pub(super) text: String,
+    /// The short ids of the groups that must fail: first the group in which another process waits
+    /// for this one, and then the group of the call. The other process thus gets the deadlock as
+    /// the reason, even if this process leaves the groups immediately.
+    pub(super) groups: [u64; 2],
+}
+
+/// The confirmations of another process.
+#[derive(Clone, Copy, Debug)]
+struct SeenConfirmations {
+    count: u64,
+    /// The time at which the counter was seen to change; `None` before that.
+    changed: Option<Instant>,
+}
+
+/// The examination of one blocked call.
+#[derive(Debug)]
+pub(super) struct Examination {
+    pub(super) registered: RegisteredCall,
+    /// The record as it was last stored, and the key of this process.
+    stored: Option<(String, BlockedRecord)>,
+    confirmations: u64,
+    seen: HashMap<String, SeenConfirmations>,
+    /// The position in the list of needs at which the next step begins to read.
+    next_need: usize,
+    is_logged: bool,
+}
+
+/// The records of other processes, each read at most once per step.
+struct RecordReader<'a> {
+    store: &'a dyn Store,
+    records: HashMap<String, Option<BlockedRecord>>,
+}
+
+impl RecordReader<'_> {
+    /// Returns the record of a process, if it has one.
+    fn read(&mut self, process: &str) -> Result<Option<&BlockedRecord>> {
+        if !self.records.contains_key(process) {
+            let (key, deadline) = (record_key(process), Deadline::after(REQUEST_TIMEOUT));
+            let is_there = self.store.check(&[key.as_bytes()], &deadline)?;
+            let bytes = is_there.then(|| self.store.get(key.as_bytes(), &deadline)).transpose()?;
+            let record = bytes.and_then(|bytes| BlockedRecord::decode(&bytes));
+            self.records.insert(process.to_owned(), record);
+        }
+        Ok(self.records.get(process).and_then(Option::as_ref))
+    }
+
+    fn record_of_wait(&mut self, process: &str, wait: u64) -> Option<&BlockedRecord> {
+        self.read(process).ok().flatten().filter(|record| record.wait == wait)
+    }
+}
+
+fn record_key(process: &str) -> String {
+    format!("dist/blocked/{process}")
+}
+
+impl Examination {
+    pub(super) fn new(registered: RegisteredCall) -> Self {
+        Self {
+            registered,
+            stored: None,
+            confirmations: 0,
+            seen: HashMap::new(),
+            next_need: 0,
+            is_logged: false,
+        }
+    }
+
+    /// Makes one step. `is_single` tells whether only the thread of the blocked call makes calls.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    pub(super) fn step(&mut self, is_single: bool) -> Result<StepOutcome> {
+        let Some(own) = OwnState::read(&self.registered.call) else { return Ok(StepOutcome::Idle) };
+        let Some(process) = own.processes.get(own.rank).cloned() else {
+            return Ok(StepOutcome::Idle);
+        };
+        // The state must have been read during the wait.
+        if !blocked_calls::is_blocked(self.registered.wait) {
+            return Ok(StepOutcome::Idle);
+        }
+        let mut reader = RecordReader { store: own.store.as_ref(), records: HashMap::new() };
+        let mut record = BlockedRecord {
+            wait: self.registered.wait,
+            may_fail: is_single && own.remaining > MIN_REMAINING,
+            groups: own.groups.clone(),
+            edges: self.find_edges(&own, &mut reader)?,
+            confirmations: self.confirmations,
+            has_failed: false,
+        };
+        let edges_of = |process: &str, wait: u64| {
+            reader.record_of_wait(process, wait).map(|record| record.edges.clone())
+        };
+        let before = record.confirmations;
+        let cycle = find_cycle((&process, record.wait), &record.edges, edges_of);
+        let verdict = cycle.and_then(|cycle| {
+            let text = self.check_cycle(&cycle, &mut record, &mut reader)?;
+            Some(Deadlock { text, groups: [cycle.last()?.group, own.group] })
+        });
+        self.store(own.store.as_ref(), process, &record)?;
+        Ok(match verdict {
+            Some(deadlock) => StepOutcome::Deadlock(deadlock),
+            None if record.edges.is_empty() => StepOutcome::Idle,
+            None if record.confirmations > before => StepOutcome::Confirmed,
+            None => StepOutcome::Active,
+        })
+    }
+
+    /// Returns the edges from the wait of the call. Reads the records of some of the needed
+    /// processes; the next step continues with other processes.
+    fn find_edges(
+        &mut self,
+        own: &OwnState,
+        reader: &mut RecordReader<'_>,
+    ) -> Result<Vec<WaitEdge>> {
+        let count = own.needs.len();
+        let mut edges = Vec::new();
+        for step in 0..count.min(MAX_READS) {
+            let need = &own.needs[(self.next_need + step) % count];
+            edges.extend(self.edge_of(need, own, reader)?);
+        }
+        // If there are edges, the next step looks at the same processes.
+        if edges.is_empty() && count > MAX_READS {
+            self.next_need = (self.next_need + MAX_READS) % count;
+        }
+        Ok(edges)
+    }
+
+    /// Returns the edge for something that the call needs, if the other process has not done it.
+    fn edge_of(
+        &self,
+        need: &Need,
+        own: &OwnState,
+        reader: &mut RecordReader<'_>,
+    ) -> Result<Option<WaitEdge>> {
+        let Some(process) = own.processes.get(need.rank) else { return Ok(None) };
+        let wait = if need.rank == own.rank {
+            self.registered.wait
+        } else {
+            match reader.read(process)? {
+                Some(record) if need.is_unmet(own.group, own.rank, record) => record.wait,
+                _ => return Ok(None),
+            }
+        };
+        let global = |rank: usize| own.global_ranks.get(rank).copied().unwrap_or(rank);
+        let (from, to) = (global(own.rank), global(need.rank));
+        let text = format!("rank {from} waits for rank {to} in {}", own.text);
+        let (process, group) = (process.clone(), own.group);
+        Ok(Some(WaitEdge { from, process, wait, group, text }))
+    }
+
+    /// Confirms a cycle, or logs it if its calls may not fail. Returns the text of the deadlock if
+    /// all processes of the cycle have confirmed it.
+    fn check_cycle(
+        &mut self,
+        cycle: &[WaitEdge],
+        record: &mut BlockedRecord,
+        reader: &mut RecordReader<'_>,
+    ) -> Option<String> {
+        let text = describe_cycle(cycle);
+        // The last edge leads back to this process.
+        let others = cycle.get(..cycle.len().saturating_sub(1))?;
+        let mut may_fail = record.may_fail;
+        let mut is_confirmed = true;
+        for edge in others {
+            let other = reader.record_of_wait(&edge.process, edge.wait)?;
+            may_fail &= other.may_fail || other.has_failed;
+            is_confirmed &= other.has_failed || self.sees_confirmation(&edge.process, other);
+        }
+        if !may_fail {
+            self.log_once(cycle, &text);
+            return None;
+        }
+        self.confirmations += 1;
+        record.confirmations = self.confirmations;
+        record.has_failed = is_confirmed;
+        is_confirmed.then_some(text)
+    }
+
+    /// Returns whether the counter of another process has changed within a short time.
+    fn sees_confirmation(&mut self, process: &str, record: &BlockedRecord) -> bool {
+        let count = record.confirmations;
+        let new = SeenConfirmations { count, changed: None };
+        let seen = self.seen.entry(process.to_owned()).or_insert(new);
+        if seen.count != count {
+            *seen = SeenConfirmations { count, changed: Some(Instant::now()) };
+        }
+        seen.changed.is_some_and(|changed| changed.elapsed() < CONFIRMATION_LIFETIME)
+    }
+
+    /// Logs a cycle whose calls do not fail. Of the processes of the cycle, the one with the lowest
+    /// rank logs it.
+    fn log_once(&mut self, cycle: &[WaitEdge], text: &str) {
+        let own = cycle.first().map(|edge| edge.from);
+        if own == cycle.iter().map(|edge| edge.from).min()
+            && !std::mem::replace(&mut self.is_logged, true)
+        {
+            crate::log!(
+                LogLevel::Warn,
+                "possible {text} (another thread or a deadline may still end it)"
+            );
+        }
+    }
+
+    fn store(&mut self, store: &dyn Store, process: String, record: &BlockedRecord) -> Result<()> {
+        if self.stored.as_ref().is_some_and(|(_, stored)| stored == record) {
+            return Ok(());
+        }
+        let deadline = Deadline::after(REQUEST_TIMEOUT);
+        store.set(record_key(&process).as_bytes(), &record.encode(), &deadline)?;
+        self.stored = Some((process, record.clone()));
+        Ok(())
+    }
+
+    /// Removes the record, unless the other processes of a deadlock may still have to read it.
+    pub(super) fn finish(self) {
+        let Some((process, record)) = self.stored else { return };
+        if record.has_failed {
+            return;
+        }
+        let store = OwnState::read(&self.registered.call).map(|own| own.store);
+        if let Some(store) = store {
+            let deadline = Deadline::after(REQUEST_TIMEOUT);
+            // Without the store, the record is not read either.
+            drop(store.delete_key(record_key(&process).as_bytes(), &deadline));
+        }
+    }
+}
