@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 from datetime import timedelta
@@ -23,12 +24,18 @@ HAS_BACKEND_SUBCLASSES = "rank" in (c10d.Backend.__init__.__doc__ or "")
 
 _CALL_OPTIONS_BYTES = ctypes.sizeof(_abi.dist_call_options_t)
 
+# More works than a bucketed backward pass of an older torch has outstanding.
+_KEPT_WORKS = 4096
+
 # torch's wrapper for the debug level DETAIL does not keep the Python part of a back end alive.
 _open: set[Operations] = set()
 
 
 class Operations(Collectives, Lifecycle):
     """Issues operations, for a subclass of one of torch's classes."""
+
+    # An older torch waits for the work of a synchronous call, too.
+    always_returns_works = False
 
     def begin(self):
         """Sets the state of the operations."""
@@ -94,7 +101,7 @@ class Operations(Collectives, Lifecycle):
         work._sequence = self._sequence
         if opts is not None and not getattr(opts, "asyncOp", True):
             work.wait()
-            return None
+            return work if self.always_returns_works else None
         return work
 
     def _may_block(self, opts):
@@ -194,7 +201,7 @@ class Operations(Collectives, Lifecycle):
             raise error
         if opts is not None and not getattr(opts, "asyncOp", True):
             work.wait()
-            return None
+            return work if self.always_returns_works else None
         return work
 
     # State and end, by the names that torch looks for.
@@ -280,10 +287,23 @@ class LibdistBackend(Operations, c10d.Backend):
 class LibdistProcessGroup(Operations, c10d.ProcessGroup):
     """A group of libdist as a group of an older torch, whose back ends cannot be Python classes."""
 
+    always_returns_works = True
+
     def __init__(self, group: NativeGroup, settings: Settings, store, name: str = ""):
         c10d.ProcessGroup.__init__(self, group.rank, group.size)
         Lifecycle.__init__(self, group, settings, store, name)
+        self._recent = collections.deque(maxlen=_KEPT_WORKS)
         self.begin()
+
+    def issue(self, *arguments, **options):
+        """Issues one operation.
+
+        This torch does not keep the Python part of a work alive, and would wait for ever without
+        it. The last works therefore stay alive.
+        """
+        work = Operations.issue(self, *arguments, **options)
+        self._recent.append(work)
+        return work
 
     def _start_coalescing(self, _device):
         self.start_coalescing()
