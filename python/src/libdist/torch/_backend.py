@@ -110,6 +110,7 @@ class Operations(Collectives, Lifecycle):
             opts is not None
             and not getattr(opts, "asyncOp", True)
             and self.settings.interruptible is False
+            and not self.always_returns_works
         )
 
     def _call_options(self, opts, factor, tensors):
