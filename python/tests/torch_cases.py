@@ -3,7 +3,6 @@
 import datetime
 import os
 import sys
-import tempfile
 import unittest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -74,7 +73,7 @@ def add_cases(suite, module, with_files=()):
                 continue
 
             def test(self, case=module[word], kind=kind):
-                path = os.path.join(tempfile.mkdtemp(prefix="libdist-store-"), "store")
+                path = os.path.join(torch_ranks.temporary_folder("store"), "store")
                 torch_ranks.run(in_rank, RANKS, case, kind, path)
 
             setattr(suite, f"test_{name}_{kind}", test)

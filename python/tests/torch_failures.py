@@ -124,9 +124,7 @@ class Failures(unittest.TestCase):
 
     def survivors(self, victim, layout, typed):
         """Kills one rank, and returns what the others have seen and the victim's process id."""
-        import tempfile
-
-        shared = tempfile.mkdtemp(prefix="libdist-death-")
+        shared = torch_ranks.temporary_folder("death")
         arguments = (victim, layout, shared, typed)
         children, folder = torch_ranks.start(killed_rank, RANKS, arguments)
         statuses = torch_ranks.join(children)

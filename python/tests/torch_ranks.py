@@ -1,7 +1,9 @@
 """Runs a function on several ranks, which are forks of this process, for the tests of torch."""
 
+import atexit
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
@@ -39,9 +41,22 @@ def init(layout="host", name="libdist", timeout_s=60):
     dist.init_process_group(name, timeout=datetime.timedelta(seconds=timeout_s))
 
 
+def temporary_folder(purpose):
+    """Creates a folder that is removed when this process ends."""
+    folder, owner = tempfile.mkdtemp(prefix=f"torch-{purpose}-"), os.getpid()
+
+    def remove():
+        # The ranks are forked from this process.
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
 def start(function, ranks, arguments=()):
     """Starts the ranks; returns their process ids and the folder of their results."""
-    folder = tempfile.mkdtemp(prefix="libdist-ranks-")
+    folder = temporary_folder("ranks")
     port = free_port()
     children = []
     sys.stdout.flush()
@@ -72,8 +87,6 @@ def _run(function, rank, ranks, port, folder, arguments):
         )
     with open(os.path.join(folder, str(rank)), "wb") as file:
         pickle.dump(result, file)
-    import atexit
-
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0 if result[0] == "result" else 1)

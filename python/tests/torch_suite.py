@@ -15,9 +15,10 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
+
+import torch_ranks
 
 
 def parse():
@@ -32,7 +33,7 @@ def parse():
 
 
 OPTIONS = parse()
-FOLDER = tempfile.mkdtemp(prefix="libdist-torch-")
+FOLDER = torch_ranks.temporary_folder("suite")
 
 # The tests and torch print much. What this program prints goes to the terminal.
 TERMINAL = os.fdopen(os.dup(1), "w", buffering=1)

@@ -8,7 +8,6 @@ The numbers are of 64 bits. A parameter may differ by 1e-15 times the largest pa
 import argparse
 import os
 import sys
-import tempfile
 import unittest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -275,7 +274,7 @@ class Training(unittest.TestCase):
 
     def trained(self, name, ranks, layout):
         """Returns the parameters of each rank."""
-        folder = tempfile.mkdtemp(prefix="libdist-checkpoint-")
+        folder = torch_ranks.temporary_folder("checkpoint")
         return torch_ranks.run(rank_main, ranks, name, layout, folder)
 
     def check(self, name, ranks, layout, tolerance):
