@@ -73,9 +73,9 @@ impl Default for CallHistory {
 impl CallHistory {
     /// Adds a call. `last_word` is the last word of its encoded descriptor, and `arguments` is the
     /// hash of its arguments. The caller has the turn of the group's queue, so no other thread runs
-    /// this function for the same group. Therefore plain loads and stores suffice. The fast path may
-    /// notice the failure of the group only later; then this function relies on what the program
-    /// knows. A call on a list of tensors never comes here ([`Descriptor::compared`]).
+    /// this function for the same group. Therefore plain loads and stores suffice. The fast path
+    /// may notice the failure of the group only later; then this function relies on what the
+    /// program knows. A call on a list of tensors never comes here ([`Descriptor::compared`]).
     #[inline]
     pub(in crate::api) fn add_in_turn(
         &self,
