@@ -5,11 +5,12 @@
 //! [`register_current_call`], which adds the call to the list of blocked calls and starts the
 //! detector.
 
+use crate::api::observe::recorder::short_group_id;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::deadline::Deadline;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
-use crate::process::thread;
+use crate::process::{this_process, thread};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::cell::Cell;
@@ -43,7 +44,7 @@ pub(in crate::api) struct BlockedCall {
 /// A call that is blocked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegisteredCall {
-    /// The number of the wait. It is unique in this process.
+    /// The number of the wait. No other wait of this process has the number.
     pub(super) wait: u64,
     pub(super) call: BlockedCall,
     /// The id of the thread.
@@ -104,7 +105,7 @@ pub(super) fn register_current_call() {
     let Some(CurrentCall { call, wait: None }) = CURRENT.get() else { return };
     let thread_id = thread::current_thread_id();
     let mut list = lock(&LIST);
-    list.last_wait += 1;
+    list.last_wait = next_wait(list.last_wait);
     let wait = list.last_wait;
     list.calls.push(RegisteredCall { wait, call, thread_id });
     let needs_detector = !std::mem::replace(&mut list.has_detector, true);
@@ -118,6 +119,13 @@ pub(super) fn register_current_call() {
         lock(&LIST).has_detector = false;
         crate::log!(LogLevel::Warn, "deadlocks are not searched for: {error}");
     }
+}
+
+/// Returns the number of a new wait. The first number is random, so that two processes with the
+/// same key, such as processes of two containers, do not have the same waits.
+pub(super) fn next_wait(last: u64) -> u64 {
+    let first = || this_process::random_nonce().map_or(1, |nonce| short_group_id(nonce) >> 1);
+    if last == 0 { first().max(1) } else { last + 1 }
 }
 
 /// Sets the function of the detector's thread. Only the first call has an effect.

@@ -6,7 +6,7 @@ use super::blocked_record::{BlockedRecord, WaitEdge};
 use super::cycle::{describe_cycle, find_cycle};
 use super::needs::{Need, OwnState};
 use crate::base::deadline::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{ErrorKind, Result};
 use crate::base::log::LogLevel;
 use crate::store::Store;
 use std::collections::HashMap;
@@ -20,6 +20,9 @@ const MAX_READS: usize = 16;
 
 /// The time limit of a request to the store.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The time limit of a request for a record that was there a moment ago.
+const GET_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The time within which the counter of another process must change, so that the confirmation of
 /// that process is valid.
@@ -80,13 +83,22 @@ impl RecordReader<'_> {
     /// Returns the record of a process, if it has one.
     fn read(&mut self, process: &str) -> Result<Option<&BlockedRecord>> {
         if !self.records.contains_key(process) {
-            let (key, deadline) = (record_key(process), Deadline::after(REQUEST_TIMEOUT));
-            let is_there = self.store.check(&[key.as_bytes()], &deadline)?;
-            let bytes = is_there.then(|| self.store.get(key.as_bytes(), &deadline)).transpose()?;
-            let record = bytes.and_then(|bytes| BlockedRecord::decode(&bytes));
+            let record = self.fetch(record_key(process).as_bytes())?;
             self.records.insert(process.to_owned(), record);
         }
         Ok(self.records.get(process).and_then(Option::as_ref))
+    }
+
+    fn fetch(&self, key: &[u8]) -> Result<Option<BlockedRecord>> {
+        if !self.store.check(&[key], &Deadline::after(REQUEST_TIMEOUT))? {
+            return Ok(None);
+        }
+        match self.store.get(key, &Deadline::after(GET_TIMEOUT)) {
+            Ok(bytes) => Ok(BlockedRecord::decode(&bytes)),
+            // The process has removed the record since the check.
+            Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn record_of_wait(&mut self, process: &str, wait: u64) -> Option<&BlockedRecord> {

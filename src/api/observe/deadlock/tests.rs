@@ -1,5 +1,6 @@
 //! Tests of the records, the edges and the cycles, without other processes.
 
+use super::blocked_calls::next_wait;
 use super::blocked_record::{BlockedRecord, GroupSnapshot, WaitEdge};
 use super::cycle::{describe_cycle, find_cycle};
 use super::needs::{Need, NeededCall};
@@ -36,6 +37,12 @@ fn records_round_trip_and_bad_bytes_are_refused() {
         assert_eq!(BlockedRecord::decode(bad.as_bytes()), None, "{bad:.40}");
     }
     assert_eq!(BlockedRecord::decode(&vec![b' '; 2 << 20]), None);
+}
+
+#[test]
+fn waits_of_two_processes_have_different_numbers() {
+    assert_ne!(next_wait(0), next_wait(0));
+    assert_eq!(next_wait(7), 8);
 }
 
 #[test]
