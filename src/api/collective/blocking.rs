@@ -14,7 +14,7 @@ use crate::algo::{AlgorithmRequest, Operation};
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::call_observer::CallObserver;
 use crate::api::group::process_group::Group;
-use crate::api::observe::deadlock::{AwaitedOperation, BlockedCall, BlockedCallGuard};
+use crate::api::observe::deadlock::BlockedCallGuard;
 use crate::api::observe::debug::in_flight_buffers;
 use crate::api::work::queue::{Ticket, Turn};
 use crate::backend::SupportQuery;
@@ -23,7 +23,6 @@ use crate::base::error::{ErrorContext as _, Result};
 use crate::base::gpu::EnqueuedOperationSlot;
 use crate::wait::WaitInterrupt;
 use std::sync::Arc;
-use std::time::Duration;
 
 impl Group {
     /// Runs a blocking call (see [`Group::run_by_reference`]) that does not take the fast path.
@@ -65,12 +64,8 @@ impl Group {
 
     /// Marks that this thread runs a collective that may be blocked.
     pub(super) fn blocked_call(&self, sequence: u64, options: &CallOptions) -> BlockedCallGuard {
-        BlockedCallGuard::new(BlockedCall {
-            queue: Arc::as_ptr(&self.queue).addr(),
-            operation: AwaitedOperation::Collective { sequence },
-            timeout: Some(Duration::from_millis(self.effective_timeout_ms(options))),
-            deadlines: [None; 2],
-        })
+        let queue = Arc::as_ptr(&self.queue).addr();
+        BlockedCallGuard::collective(queue, sequence, self.effective_timeout_ms(options))
     }
 
     /// Waits for the turn of a blocking call. If the deadline passes first, the group fails.

@@ -6,7 +6,7 @@
 //! dump.
 
 use crate::api::group::process_group::Group;
-use crate::api::observe::deadlock::{AwaitedOperation, BlockedCall, BlockedCallGuard};
+use crate::api::observe::deadlock::{AwaitedWork, BlockedCallGuard};
 use crate::api::observe::recorder;
 use crate::api::work::callbacks;
 use crate::api::work::handle::{Work, WorkKind};
@@ -65,18 +65,14 @@ impl Work {
         deadline: Deadline,
         limit: &Deadline,
     ) -> Option<BlockedCallGuard> {
-        let operation = match self.kind {
-            WorkKind::Collective(_) => AwaitedOperation::Collective { sequence },
-            WorkKind::Message(message) => AwaitedOperation::Message { work_id: self.id(), message },
+        let message = match self.kind {
+            WorkKind::Collective(_) => None,
+            WorkKind::Message(message) => Some((self.id(), message)),
             // The members are waited for one after the other.
             WorkKind::Batch => return None,
         };
-        Some(BlockedCallGuard::new(BlockedCall {
-            queue: Arc::as_ptr(&self.queue).addr(),
-            operation,
-            timeout: None,
-            deadlines: [Some(deadline), Some(*limit)],
-        }))
+        let work = AwaitedWork { message, deadlines: [deadline, *limit] };
+        Some(BlockedCallGuard::work(Arc::as_ptr(&self.queue).addr(), sequence, work))
     }
 
     /// Waits until the work has ended. If the operation was enqueued on a device, also waits until

@@ -22,7 +22,7 @@ const FAILURE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The operation that a call waits for.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::api) enum AwaitedOperation {
+pub(super) enum AwaitedOperation {
     /// A collective of the group with this sequence number.
     Collective { sequence: u64 },
     /// The message of the work with this id.
@@ -31,14 +31,14 @@ pub(in crate::api) enum AwaitedOperation {
 
 /// A call that may be blocked.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::api) struct BlockedCall {
+pub(super) struct BlockedCall {
     /// The address of the group's queue, which identifies the group in this process.
-    pub(in crate::api) queue: usize,
-    pub(in crate::api) operation: AwaitedOperation,
+    pub(super) queue: usize,
+    pub(super) operation: AwaitedOperation,
     /// The time limit of the operation, if its start is the issue of the operation.
-    pub(in crate::api) timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     /// The deadlines of the operation and of the call.
-    pub(in crate::api) deadlines: [Option<Deadline>; 2],
+    pub(super) deadlines: [Option<Deadline>; 2],
 }
 
 /// A call that is blocked.
@@ -51,15 +51,73 @@ pub(super) struct RegisteredCall {
     pub(super) thread_id: usize,
 }
 
-/// The call of a thread, and the number of its wait if it is registered.
-#[derive(Clone, Copy)]
+/// The call of a thread. Blocking collectives write only a few words, because small ones take less
+/// than a microsecond.
 struct CurrentCall {
-    call: BlockedCall,
-    wait: Option<u64>,
+    /// The address of the group's queue; 0 if the thread runs no call that may be blocked.
+    queue: Cell<usize>,
+    sequence: Cell<u64>,
+    /// The time limit of a blocking collective in milliseconds; `None` for a wait for a work.
+    timeout_ms: Cell<Option<u64>>,
+    /// The details of a wait for a work.
+    awaited_work: Cell<Option<AwaitedWork>>,
+    /// The number of the wait if the call is registered; otherwise 0.
+    wait: Cell<u64>,
+}
+
+/// The details of a wait for a work.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) struct AwaitedWork {
+    /// The id of the work and the message, if the work belongs to a message.
+    pub(in crate::api) message: Option<(usize, MessageDescriptor)>,
+    /// The deadlines of the operation and of the call.
+    pub(in crate::api) deadlines: [Deadline; 2],
 }
 
 thread_local! {
-    static CURRENT: Cell<Option<CurrentCall>> = const { Cell::new(None) };
+    static CURRENT: CurrentCall = const {
+        CurrentCall {
+            queue: Cell::new(0),
+            sequence: Cell::new(0),
+            timeout_ms: Cell::new(None),
+            awaited_work: Cell::new(None),
+            wait: Cell::new(0),
+        }
+    };
+}
+
+impl CurrentCall {
+    /// Begins a call of this thread. Returns false if the thread is already in a call; then the
+    /// outer call counts.
+    fn begin(&self, queue: usize, sequence: u64, timeout_ms: Option<u64>) -> bool {
+        let is_outermost = self.queue.get() == 0;
+        if is_outermost {
+            self.queue.set(queue);
+            self.sequence.set(sequence);
+            self.timeout_ms.set(timeout_ms);
+        }
+        is_outermost
+    }
+
+    /// Returns the call, if it is not registered.
+    fn unregistered(&self) -> Option<BlockedCall> {
+        let (queue, sequence) = (self.queue.get(), self.sequence.get());
+        if queue == 0 || self.wait.get() != 0 {
+            return None;
+        }
+        let timeout = self.timeout_ms.get().map(Duration::from_millis);
+        let work = self.awaited_work.get().filter(|_| timeout.is_none());
+        let message = work.and_then(|work| work.message);
+        Some(BlockedCall {
+            queue,
+            operation: message
+                .map_or(AwaitedOperation::Collective { sequence }, |(work_id, message)| {
+                    AwaitedOperation::Message { work_id, message }
+                }),
+            timeout,
+            deadlines: work.map_or([None; 2], |work| work.deadlines.map(Some)),
+        })
+    }
 }
 
 struct CallList {
@@ -81,20 +139,44 @@ static DETECTOR: OnceLock<fn()> = OnceLock::new();
 static DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
 /// Marks that the current thread runs a call that may be blocked, until the guard is dropped.
+#[must_use]
 pub(in crate::api) struct BlockedCallGuard {
-    outer: Option<CurrentCall>,
+    is_outermost: bool,
 }
 
 impl BlockedCallGuard {
-    /// Begins a call of this thread.
-    pub(in crate::api) fn new(call: BlockedCall) -> Self {
-        Self { outer: CURRENT.replace(Some(CurrentCall { call, wait: None })) }
+    /// Begins a blocking collective of the group with this queue.
+    #[inline]
+    pub(in crate::api) fn collective(queue: usize, sequence: u64, timeout_ms: u64) -> Self {
+        Self {
+            is_outermost: CURRENT.with(|current| current.begin(queue, sequence, Some(timeout_ms))),
+        }
+    }
+
+    /// Begins a wait for a work of the group with this queue.
+    pub(in crate::api) fn work(queue: usize, sequence: u64, work: AwaitedWork) -> Self {
+        let is_outermost = CURRENT.with(|current| {
+            let is_outermost = current.begin(queue, sequence, None);
+            if is_outermost {
+                current.awaited_work.set(Some(work));
+            }
+            is_outermost
+        });
+        Self { is_outermost }
     }
 }
 
 impl Drop for BlockedCallGuard {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(wait) = CURRENT.replace(self.outer).and_then(|current| current.wait) {
+        if !self.is_outermost {
+            return;
+        }
+        let wait = CURRENT.with(|current| {
+            current.queue.set(0);
+            current.wait.replace(0)
+        });
+        if wait != 0 {
             unregister(wait);
         }
     }
@@ -102,7 +184,7 @@ impl Drop for BlockedCallGuard {
 
 /// Adds the call of this thread to the blocked calls, if it is not there.
 pub(super) fn register_current_call() {
-    let Some(CurrentCall { call, wait: None }) = CURRENT.get() else { return };
+    let Some(call) = CURRENT.with(CurrentCall::unregistered) else { return };
     let thread_id = thread::current_thread_id();
     let mut list = lock(&LIST);
     list.last_wait = next_wait(list.last_wait);
@@ -110,7 +192,7 @@ pub(super) fn register_current_call() {
     list.calls.push(RegisteredCall { wait, call, thread_id });
     let needs_detector = !std::mem::replace(&mut list.has_detector, true);
     drop(list);
-    CURRENT.set(Some(CurrentCall { call, wait: Some(wait) }));
+    CURRENT.with(|current| current.wait.set(wait));
     DOORBELL.notify();
     if needs_detector
         && let Some(&detector) = DETECTOR.get()
@@ -136,6 +218,7 @@ pub(super) fn set_detector(detector: fn()) {
 /// Removes a call that has ended. If its wait is a part of a deadlock, first waits until the
 /// detector has failed the groups of the deadlock. Otherwise this process might leave such a group
 /// before, and the departure would be the error of the other process.
+#[cold]
 fn unregister(wait: u64) {
     let is_free = || (lock(&LIST).confirmed != Some(wait)).then_some(());
     let limit = Deadline::after(FAILURE_TIMEOUT);

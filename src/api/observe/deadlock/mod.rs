@@ -46,7 +46,7 @@ mod needs;
 #[cfg(not(loom))]
 mod tests;
 
-pub(in crate::api) use blocked_calls::{AwaitedOperation, BlockedCall, BlockedCallGuard};
+pub(in crate::api) use blocked_calls::{AwaitedWork, BlockedCallGuard};
 
 use crate::wait::blocked_thread;
 
