@@ -29,6 +29,12 @@ pub struct BlockedWatch {
 }
 
 impl BlockedWatch {
+    /// Creates the watch of a wait that begins now. Such a wait needs one check less until it is
+    /// noticed.
+    pub fn started() -> Self {
+        Self { has_slept: true, since: Some(Instant::now()), is_noticed: false }
+    }
+
     /// Calls the handler, if the wait is long and the handler was not called in this wait. The
     /// caller calls this function before each of its sleeps. Returns how long it may sleep before
     /// the next check, or `None` if it needs no further check.

@@ -20,6 +20,11 @@ pub struct SlowWaitWatch {
 }
 
 impl SlowWaitWatch {
+    /// Creates the watch of a wait that begins now, for a waiter whose checks are costly.
+    pub fn started() -> Self {
+        Self { blocked: BlockedWatch::started(), ..Self::default() }
+    }
+
     /// Calls `report` with the length of the wait if a report is due, and notices that the thread
     /// is blocked. Returns how long the caller may sleep before the next check, or `None` if it
     /// needs no further check. The first call counts as the beginning of the wait.

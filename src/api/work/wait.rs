@@ -119,7 +119,8 @@ impl Work {
         is_over: &dyn Fn() -> bool,
         limit: &Deadline,
     ) {
-        let mut watch = SlowWaitWatch::default();
+        // After each check, the engine polls for some time before it sleeps.
+        let mut watch = SlowWaitWatch::started();
         while !is_over() && !limit.has_passed() {
             match watch.check(|waited| self.log_long_wait(waited)) {
                 Some(interval) => engine.progress_until(is_over, &limit.capped(interval)),

@@ -18,7 +18,7 @@ const ACTIVE_STEPS: u32 = 20;
 const ACTIVE_INTERVAL: Duration = Duration::from_millis(60);
 
 /// The interval of the other steps, for the default threshold.
-const IDLE_INTERVAL: Duration = Duration::from_millis(500);
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The interval of steps after an error of the store.
 const ERROR_INTERVAL: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ pub(super) fn run() {
 /// Scales an interval to the configured threshold of blocked calls, but does not make it longer.
 fn scaled(interval: Duration) -> Duration {
     let threshold = debug::blocked_call_threshold().unwrap_or(IDLE_INTERVAL);
-    interval.min(threshold * 2)
+    interval.min(threshold * 4)
 }
 
 /// Fails a group because of a deadlock.
