@@ -67,7 +67,8 @@ pub(super) struct Examination {
     /// The record as it was last stored, and the key of this process.
     stored: Option<(String, BlockedRecord)>,
     confirmations: u64,
-    seen: HashMap<String, SeenConfirmations>,
+    /// The confirmations of other waits, by process and number of the wait.
+    seen: HashMap<(String, u64), SeenConfirmations>,
     /// The position in the list of needs at which the next step begins to read.
     next_need: usize,
     is_logged: bool,
@@ -233,11 +234,12 @@ impl Examination {
         is_confirmed.then_some(text)
     }
 
-    /// Returns whether the counter of another process has changed within a short time.
+    /// Returns whether the counter of another process has changed within a short time, during its
+    /// present wait.
     fn sees_confirmation(&mut self, process: &str, record: &BlockedRecord) -> bool {
         let count = record.confirmations;
         let new = SeenConfirmations { count, changed: None };
-        let seen = self.seen.entry(process.to_owned()).or_insert(new);
+        let seen = self.seen.entry((process.to_owned(), record.wait)).or_insert(new);
         if seen.count != count {
             *seen = SeenConfirmations { count, changed: Some(Instant::now()) };
         }
