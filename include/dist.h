@@ -3384,6 +3384,31 @@ typedef void (*dist_work_fn)(dist_status_t status, const char *message, void *us
 DIST_NODISCARD dist_status_t dist_work_wait(dist_work_t *work, int64_t timeout_ms);
 
 /**
+ * Waits for a work in one slice of a longer wait, so that the caller can do something between.
+ *
+ * An interpreter can run the handlers of signals between two slices. The caller repeats the
+ * call until the work is done or the whole wait is over. The search for deadlocks regards the
+ * slices as one wait, while a wait with a short time-out counts as one that ends by itself. So
+ * the caller must not intend to end the wait before `timeout_ms`. Any other call of the thread
+ * ends the wait in the view of the search.
+ *
+ * @param work in: the work.
+ * @param timeout_ms in: how long the whole wait may still take; the default is until the
+ *   operation's own deadline.
+ * @param slice_ms in: how long this call waits at most; the default is 50 ms.
+ * @agree nothing.
+ * @blocks Until the work is done, but at most for one slice and until the time-out.
+ * @return The results of dist_work_wait. DIST_IN_PROGRESS if the work is not done after the
+ *   slice.
+ * @threads As for dist_work_wait.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_work_wait_slice(dist_work_t *work,
+                                   int64_t timeout_ms,
+                                   int64_t slice_ms);
+
+/**
  * Waits until a work is done and, for the memory of a GPU, until the device is done as well.
  *
  * An operation over NCCL is done as soon as it is in its stream (`stream` in

@@ -405,6 +405,9 @@ static void check_works(void)
     REQUIRE_OK(dist_barrier(group, NULL, &work));
     CHECK_OK(dist_work_wait(work, 0));
     REFUSED(dist_work_wait, work, dist_work_wait(NULL, 0), HANDLE);
+    CHECK_OK(dist_work_wait_slice(work, 0, 0));
+    CHECK_STATUS(dist_work_wait_slice(work, 0, -5), DIST_ERR_INVALID_ARGUMENT);
+    REFUSED(dist_work_wait_slice, work, dist_work_wait_slice(NULL, 0, 0), HANDLE);
     CHECK_OK(dist_work_synchronize(work, 0));
     REFUSED(dist_work_synchronize, work, dist_work_synchronize(NULL, 0), HANDLE);
     REFUSED(dist_work_test, work, dist_work_test(NULL, &done), HANDLE);

@@ -3,47 +3,11 @@
  * thread, a deadline or a callback ends is no deadlock. Each rank is a process.
  */
 #define _XOPEN_SOURCE 700
-#include "check.h"
-#include "nap.h"
+#include "deadlock.h"
 
-#include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#define RANKS 3
-#define LONG_MS 20000
 #define MOST_ELEMENTS 100000
 
-struct configuration {
-    const char *name;
-    /* The options of the back end of each rank. */
-    const char *options[RANKS];
-};
-
-/* Two groups of the ranks 0 and 1; NULL on rank 2. */
-static dist_group_t *first, *second;
-static int me;
 static int values[2][MOST_ELEMENTS];
-
-/* The number of lines in the log about cycles that are no errors. */
-static int lines;
-
-static void count_line(int32_t level, const char *line, void *user)
-{
-    (void)user;
-    if (strstr(line, "possible deadlock: rank 0 waits for rank 1 in ") != NULL) {
-        CHECK(level == DIST_LOG_WARN);
-        lines++;
-    }
-}
-
-static dist_call_options_t limited_to(uint64_t ms)
-{
-    dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
-    options.timeout_ms = ms;
-    return options;
-}
 
 static dist_status_t receive_within(int from, int tag, uint64_t ms)
 {
@@ -213,16 +177,7 @@ static dist_status_t send_of_a_callback(void)
     return status;
 }
 
-static const struct test_case {
-    const char *name;
-    dist_status_t (*body)(void);
-    /* The ranks that run the body. */
-    int ranks;
-    /* A part of the message of rank 0; NULL if there is no deadlock. */
-    const char *message;
-    /* The number of lines in the log of rank 0. */
-    int lines;
-} cases[] = {
+static const struct test_case cases[] = {
     { "groups in opposite orders", groups_in_opposite_orders, 2, "rank 0 waits for rank 1 in all_reduce #1 of", 0 },
     { "the same after calls", groups_in_opposite_orders_after_calls, 2,
       "rank 0 waits for rank 1 in all_reduce #21 of", 0 },
@@ -238,98 +193,11 @@ static const struct test_case {
     { "timed receive", timed_receive, 2, NULL, 1 },
     { "late rank", late_rank, 2, NULL, 0 },
     { "callback", send_of_a_callback, 3, NULL, 1 },
-    /* From here on, each process counts as one with several threads. */
     { "another thread", send_of_another_thread, 2, NULL, 1 },
+    { NULL, NULL, 0, NULL, 0 },
 };
-
-static void join(const struct configuration *configuration, const char *directory, size_t number)
-{
-    static const int32_t members[] = { 0, 1 };
-    char url[128];
-    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
-    (void)snprintf(url, sizeof(url), "file://%s/%d", directory, (int)number);
-    options.init_method = url;
-    options.fields = DIST_FIELD_RANK;
-    options.rank = me;
-    options.world_size = RANKS;
-    options.timeout_ms = LIMIT_MS;
-    options.connect_timeout_ms = LIMIT_MS;
-    options.backend_options = configuration->options[me];
-    REQUIRE_OK(dist_init(&options));
-    REQUIRE_OK(dist_group_new(dist_world(), members, 2, NULL, &first));
-    REQUIRE_OK(dist_group_new(dist_world(), members, 2, NULL, &second));
-    REQUIRE_OK(dist_barrier(dist_world(), NULL, NULL));
-}
-
-static void run_case(const struct test_case *test, const struct configuration *configuration)
-{
-    time_t start = time(NULL);
-    dist_status_t status, expected;
-    int is_fine;
-    lines = 0;
-    status = me < test->ranks ? test->body() : DIST_OK;
-    expected = test->message != NULL && me < test->ranks ? DIST_ERR_DEADLOCK : DIST_OK;
-    is_fine = CHECK(status == expected);
-    if (me == 0 && test->message != NULL) {
-        is_fine &= CHECK_MESSAGE(test->message);
-    }
-    is_fine &= CHECK(time(NULL) - start < 12);
-    is_fine &= CHECK(lines == (me == 0 ? test->lines : 0));
-    if (!is_fine) {
-        printf("%s, %s, rank %d: status %d\n", configuration->name, test->name, me, (int)status);
-    }
-}
-
-/* Runs each case in a world of its own. */
-static void run_rank(const struct configuration *configuration, const char *directory)
-{
-    size_t i;
-    REQUIRE_OK(dist_set_log_level(DIST_LOG_WARN));
-    REQUIRE_OK(dist_set_log_callback(count_line, NULL));
-    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        dist_status_t ended;
-        join(configuration, directory, i);
-        run_case(&cases[i], configuration);
-        if (first != NULL) {
-            (void)dist_group_release(first);
-            (void)dist_group_release(second);
-        }
-        ended = dist_finalize();
-        CHECK(cases[i].message != NULL || ended == DIST_OK);
-    }
-}
 
 int main(void)
 {
-    static const struct configuration configurations[] = {
-        { "shm", { "transport=shm", "transport=shm", "transport=shm" } },
-        { "tcp", { "transport=tcp", "transport=tcp", "transport=tcp" } },
-        { "two hosts", { "host_id=a", "host_id=b", "host_id=a" } },
-    };
-    enum { CONFIGURATIONS = sizeof(configurations) / sizeof(configurations[0]) };
-    pid_t children[CONFIGURATIONS][RANKS];
-    char directories[CONFIGURATIONS][40], command[80];
-    size_t i;
-    for (i = 0; i < CONFIGURATIONS; i++) {
-        strcpy(directories[i], "/tmp/dist-deadlock-XXXXXX");
-        REQUIRE(mkdtemp(directories[i]) != NULL);
-        for (me = 0; me < RANKS; me++) {
-            children[i][me] = fork();
-            REQUIRE(children[i][me] >= 0);
-            if (children[i][me] == 0) {
-                run_rank(&configurations[i], directories[i]);
-                exit(check_report());
-            }
-        }
-    }
-    for (i = 0; i < CONFIGURATIONS; i++) {
-        for (me = 0; me < RANKS; me++) {
-            int status = 1;
-            REQUIRE(waitpid(children[i][me], &status, 0) == children[i][me]);
-            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        }
-        (void)snprintf(command, sizeof(command), "rm -r %s", directories[i]);
-        CHECK(system(command) == 0);
-    }
-    return check_report();
+    return run_all(cases);
 }

@@ -7,7 +7,8 @@
  * A seed determines a program: a list of steps that all ranks go through in the same order. A step
  * is a collective or a message, and it may end later, or with a timeout. Some steps look like
  * deadlocks: crossing sends that the library buffers, collectives that were issued before in
- * another order, and receives with short timeouts that wait for each other.
+ * another order, and receives with short timeouts that wait for each other. Roots of large
+ * collectives, probes, monitored barriers and creations of groups wait for other ranks, too.
  */
 #define _XOPEN_SOURCE 700
 #include "check.h"
@@ -24,6 +25,7 @@
 #define MOST_STEPS 10
 #define MOST_ELEMENTS 50000
 #define TAGS_PER_STEP 4
+#define MUCH (2 << 20)
 
 static const int32_t members[GROUPS][RANKS] = {
     { 0, 1, 2, 3 }, { 0, 1, -1, -1 }, { 2, 3, -1, -1 }, { 0, 2, -1, -1 }, { 1, 2, 3, -1 }, { 0, 3, -1, -1 }
@@ -41,6 +43,7 @@ struct walker {
     dist_work_t *pending[MOST_STEPS * 2];
     int n_pending;
     int in[MOST_ELEMENTS], out[MOST_ELEMENTS], spare[MOST_STEPS * 2];
+    int much_in[MUCH], much_out[MUCH];
 };
 
 static unsigned next_random(struct walker *self, unsigned limit)
@@ -116,13 +119,76 @@ static void cross_groups(struct walker *self, int one, int other)
     wait_for_all(self);
 }
 
+/* A collective with data that no buffer of the library can hold. */
+static void move_much(struct walker *self, int group, int root, unsigned kind)
+{
+    dist_group_t *g = self->groups[group];
+    size_t block = MUCH / RANKS;
+    if (g == NULL) {
+        return;
+    }
+    if (kind == 0) {
+        CHECK_OK(dist_broadcast(g, self->much_out, MUCH, DIST_I32, root, NULL, NULL));
+    } else if (kind == 1) {
+        CHECK_OK(dist_scatter(g, self->much_in, self->much_out, block, DIST_I32, root, NULL, NULL));
+    } else if (kind == 2) {
+        CHECK_OK(dist_gather(g, self->much_in, self->much_out, block, DIST_I32, root, NULL, NULL));
+    } else {
+        CHECK_OK(dist_reduce(g, self->much_in, self->much_out, MUCH, DIST_I32, DIST_MAX, root, NULL, NULL));
+    }
+}
+
+/* Each rank sends to some ranks of the group: to those for which the sum of both ranks is not a
+ * multiple of the divisor. */
+static void send_to_some(struct walker *self, int group, size_t count, int divisor)
+{
+    const void *sends[RANKS];
+    void *receives[RANKS];
+    size_t counts[RANKS];
+    int i, me = self->groups[group] != NULL ? (int)dist_get_rank(self->groups[group]) : -1;
+    if (me < 0) {
+        return;
+    }
+    for (i = 0; i < sizes[group]; i++) {
+        counts[i] = (i + me) % divisor == 0 ? 0 : count / RANKS + 1;
+        sends[i] = self->in;
+        receives[i] = &self->much_out[(size_t)i * MOST_ELEMENTS];
+    }
+    CHECK_OK(dist_all_to_all_v(self->groups[group], sends, counts, receives, counts, DIST_I32, NULL, NULL));
+}
+
+/* The members of a group create another one. */
+static void create(struct walker *self, int group, int by_members)
+{
+    dist_group_new_options_t options = DIST_GROUP_NEW_OPTIONS_INIT;
+    dist_group_t *created = NULL;
+    options.use_local_synchronization = by_members;
+    if (self->groups[group] != NULL) {
+        CHECK_OK(dist_group_new(self->groups[group], NULL, 0, &options, &created));
+        CHECK_OK(dist_group_release(created));
+    }
+}
+
+/* One rank sends, and another one finds the message by a probe. */
+static void find(struct walker *self, int from, int to, int tag, int by_anyone)
+{
+    dist_recv_status_t found = DIST_RECV_STATUS_INIT;
+    int source = by_anyone ? DIST_ANY_SOURCE : from;
+    if (self->rank == from) {
+        send_to(self, to, tag, 10, 0);
+    } else if (self->rank == to) {
+        CHECK_OK(dist_probe(self->messages, source, tag, &found, NULL, NULL));
+        receive(self, source, tag, 10);
+    }
+}
+
 static void step(struct walker *self)
 {
     static const size_t counts[] = { 1, 10, 2000, MOST_ELEMENTS };
     int a = (int)next_random(self, RANKS), b = (a + 1 + (int)next_random(self, RANKS - 1)) % RANKS;
     int group = (int)next_random(self, GROUPS), other = (group + 1) % GROUPS, tag = self->tag;
     size_t count = counts[next_random(self, 4)];
-    unsigned ms = 2 + next_random(self, 12), kind = next_random(self, 12);
+    unsigned ms = 2 + next_random(self, 12), kind = next_random(self, 18);
     dist_work_t *work = NULL;
     self->tag += TAGS_PER_STEP;
     switch (kind) {
@@ -176,6 +242,30 @@ static void step(struct walker *self)
         cross(self, a, b, tag, 10);
         break;
     case 10:
+        if (self->rank == a) {
+            send_to(self, b, tag, count, 0);
+        } else if (self->rank == b) {
+            receive(self, DIST_ANY_SOURCE, tag, count);
+        }
+        break;
+    case 11:
+        find(self, a, b, tag, (int)(ms % 2));
+        break;
+    case 12:
+        send_to_some(self, group, count, 1 + (int)(ms % 4));
+        break;
+    case 13:
+        move_much(self, group, a % sizes[group], ms % 4);
+        break;
+    case 14:
+        create(self, group, (int)(ms % 2));
+        break;
+    case 15:
+        if (self->groups[group] != NULL) {
+            CHECK_OK(dist_monitored_barrier(self->groups[group], -1, (int)(ms % 2), NULL, NULL));
+        }
+        break;
+    case 16:
         wait_for_all(self);
         cross_groups(self, group, other);
         break;

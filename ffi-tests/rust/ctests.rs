@@ -63,6 +63,7 @@ programs!(
     call_mismatch,
     constants,
     deadlock,
+    deadlock_calls,
     deadlock_random,
     debug,
     group_null,

@@ -128,7 +128,7 @@ fn exported_function(item: syn::Item) -> Option<InterfaceItem> {
         .parse2(invocation.mac.tokens)
         .unwrap_or_else(|e| panic!("a dist_export! does not hold one function: {e}"));
     let is_for_rust = |path: &syn::Path| {
-        ["on_error", "anywhere", "in_progress"].iter().any(|name| path.is_ident(name))
+        ["on_error", "anywhere", "in_progress", "wait_slice"].iter().any(|name| path.is_ident(name))
     };
     function.attrs.retain(|attribute| !is_for_rust(attribute.path()));
     function.attrs.push(syn::parse_quote!(#[unsafe(no_mangle)]));

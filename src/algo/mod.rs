@@ -12,6 +12,7 @@
 //! This module does not depend on concrete transports, stores, system calls or back ends.
 
 pub mod arrival_skew;
+mod awaited_report;
 pub mod call_arguments;
 pub mod fast_path;
 mod fingerprint;

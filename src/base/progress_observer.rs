@@ -42,6 +42,11 @@ pub trait ProgressObserver: Debug {
         exclusive_wait: Duration,
     );
 
+    /// Records that this rank has waited for long in the operation with this sequence number. The
+    /// operation cannot end before each of these ranks takes part in it. An algorithm calls this
+    /// again and again during the wait, and with an empty list when the wait has ended.
+    fn record_awaited(&self, _sequence: u64, _ranks: &[Rank]) {}
+
     /// Returns the rank with the largest recorded skew in the operation so far.
     fn latest_rank(&self) -> Option<(Rank, Duration)>;
 }

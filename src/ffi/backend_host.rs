@@ -16,6 +16,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, LogLevel};
 use crate::base::sync::lock;
+use crate::wait::blocked_thread;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -243,6 +244,8 @@ unsafe extern "C" fn write_log(context: *mut c_void, level: i32, text: *const c_
 }
 
 unsafe extern "C" fn is_aborted(context: *mut c_void) -> i32 {
+    // A plug-in calls this again and again while a thread waits.
+    blocked_thread::record_poll();
     services_from(context)
         .map_or(0, |services| i32::from(services.failure_state.known_failure().is_some()))
 }

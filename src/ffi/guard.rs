@@ -13,6 +13,7 @@
 //! - `on_error(value)`: the function returns a value instead of a status. If the body fails, it
 //!   returns `value`.
 //! - `in_progress`: the body may also return DIST_IN_PROGRESS.
+//! - `wait_slice`: as `in_progress`, and the call may continue the sliced wait of the thread.
 //! - `anywhere(value)`: as `on_error`, and the function also works in a forked child. It is for
 //!   functions that only read constants or the thread's own message. So the child can read why the
 //!   library refuses its calls.
@@ -62,6 +63,21 @@ macro_rules! dist_export {
         pub unsafe extern "C" fn $name(
             $($arg: $type),*
         ) -> $crate::ffi::types::dist_status_t {
+            $crate::ffi::guard::progress(stringify!($name), || $body)
+        }
+    };
+    (
+        #[wait_slice]
+        $(#[$meta:meta])*
+        pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> dist_status_t $body:block
+    ) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            $($arg: $type),*
+        ) -> $crate::ffi::types::dist_status_t {
+            $crate::process::thread::THREAD_FLAGS
+                .with($crate::process::thread::ThreadFlags::continue_sliced_wait);
             $crate::ffi::guard::progress(stringify!($name), || $body)
         }
     };

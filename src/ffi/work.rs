@@ -5,9 +5,14 @@ use super::handle::{HandleKind, HandleTable};
 use super::last_error;
 use super::types::*;
 use crate::api::{Work, WorkProgress};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use std::ffi::c_char;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The default of `slice_ms` in `dist_work_wait_slice`.
+const DEFAULT_SLICE: Duration = Duration::from_millis(50);
 
 pub(super) static WORKS: HandleTable<Work> = HandleTable::new(HandleKind::Work);
 
@@ -35,6 +40,43 @@ dist_export! {
     pub fn dist_work_wait(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
         let outcome = work.wait(&wait_limit(timeout_ms, "timeout_ms")?);
+        outcome.inspect_err(|_| last_error::set_issue_backtrace(work.issue_backtrace()))
+    }
+}
+
+dist_export! {
+    #[wait_slice]
+    /// Waits for a work in one slice of a longer wait, so that the caller can do something between.
+    ///
+    /// An interpreter can run the handlers of signals between two slices. The caller repeats the
+    /// call until the work is done or the whole wait is over. The search for deadlocks regards the
+    /// slices as one wait, while a wait with a short time-out counts as one that ends by itself. So
+    /// the caller must not intend to end the wait before `timeout_ms`. Any other call of the thread
+    /// ends the wait in the view of the search.
+    ///
+    /// @param work in: the work.
+    /// @param timeout_ms in: how long the whole wait may still take; the default is until the
+    ///   operation's own deadline.
+    /// @param slice_ms in: how long this call waits at most; the default is 50 ms.
+    /// @agree nothing.
+    /// @blocks Until the work is done, but at most for one slice and until the time-out.
+    /// @return The results of dist_work_wait. DIST_IN_PROGRESS if the work is not done after the
+    ///   slice.
+    /// @threads As for dist_work_wait.
+    /// @since 0.1
+    pub fn dist_work_wait_slice(
+        work: *mut dist_work_t,
+        timeout_ms: i64,
+        slice_ms: i64,
+    ) -> dist_status_t {
+        let work = WORKS.get(work)?;
+        let whole = wait_limit(timeout_ms, "timeout_ms")?;
+        let slice = match slice_ms {
+            0 => Deadline::after(DEFAULT_SLICE),
+            _ => wait_limit(slice_ms, "slice_ms")?,
+        };
+        let slice = if slice.remaining() < whole.remaining() { slice } else { whole };
+        let outcome = work.wait_slice(&slice, &whole);
         outcome.inspect_err(|_| last_error::set_issue_backtrace(work.issue_backtrace()))
     }
 }

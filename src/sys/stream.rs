@@ -15,6 +15,18 @@ pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The maximum number of parts that one system call sends.
 const MAX_PARTS_PER_CALL: usize = 16;
 
+/// The length of the kernel's `struct tcp_info` up to `tcpi_snd_wnd`, in words of 32 bits. The
+/// structure of the crate `libc` ends before that.
+const TCP_INFO_WORDS: usize = 58;
+/// The word with `tcpi_snd_mss`: the size of the segments, in bytes.
+const TCP_INFO_SEGMENT: usize = 4;
+/// The word with `tcpi_unacked`: the number of segments in flight.
+const TCP_INFO_UNACKED: usize = 6;
+/// The word with `tcpi_notsent_bytes`.
+const TCP_INFO_NOT_SENT: usize = 36;
+/// The word with `tcpi_snd_wnd`: the room at the peer, in bytes.
+const TCP_INFO_SEND_WINDOW: usize = 57;
+
 /// One end of a connection. A write never raises SIGPIPE.
 #[derive(Debug)]
 pub struct SocketStream {
@@ -110,6 +122,30 @@ impl SocketStream {
         // view's constructor guarantees.
         let got = unsafe { libc::recv(fd, into.as_mut_ptr().cast(), len, libc::MSG_DONTWAIT) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Returns true if the connection has data to send, all sent data was acknowledged, and the
+    /// peer has no room for more: its program does not read. Returns false on a Linux before 5.4,
+    /// which does not report the room.
+    pub fn is_held_by_receiver(&self) -> bool {
+        let mut info = [0_u32; TCP_INFO_WORDS];
+        let Ok(mut len) = libc::socklen_t::try_from(size_of_val(&info)) else { return false };
+        // SAFETY: the option writes at most `len` bytes, the size of the array.
+        let status = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        let is_complete = usize::try_from(len).is_ok_and(|len| len == size_of_val(&info));
+        status == 0
+            && is_complete
+            && info[TCP_INFO_UNACKED] == 0
+            && info[TCP_INFO_NOT_SENT] > 0
+            && info[TCP_INFO_SEND_WINDOW] < info[TCP_INFO_SEGMENT].max(1)
     }
 
     /// Sends the remaining data and then the end of the stream (FIN). Data from the peer can still
@@ -232,6 +268,28 @@ mod tests {
         assert!(a.send_parts(&[Src::empty(), Src::from(much.as_slice())]).unwrap() < much.len());
         a.shutdown_write();
         while b.receive_into(Dst::from(&mut got[..])).unwrap() > 0 {}
+    }
+
+    #[test]
+    fn receiver_that_does_not_read_holds_the_stream() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let a = SocketStream::from_tcp(a).unwrap();
+        let b = SocketStream::from_tcp(listener.accept().unwrap().0).unwrap();
+        assert!(!a.is_held_by_receiver(), "nothing is sent");
+        let mut much = vec![7; 1 << 20];
+        let limit = std::time::Instant::now() + Duration::from_secs(10);
+        // The kernel may enlarge the buffers for some time.
+        while !a.is_held_by_receiver() {
+            drop(a.send_parts(&[Src::from(much.as_slice())]));
+            assert!(std::time::Instant::now() < limit);
+        }
+        while a.is_held_by_receiver() {
+            drop(b.receive_into(Dst::from(much.as_mut_slice())));
+            assert!(std::time::Instant::now() < limit);
+        }
+        let (c, _d) = unix::pair().unwrap();
+        assert!(!SocketStream::from_unix(c).unwrap().is_held_by_receiver());
     }
 
     #[test]

@@ -106,6 +106,12 @@ pub trait Endpoint: Send + Sync + Debug {
     /// limit has passed. May return early.
     fn wait_for_streams(&self, interests: &[StreamInterest], limit: Duration);
 
+    /// Returns true if a stream to a rank accepts no more bytes only because the rank does not read
+    /// the bytes that have arrived there. Returns false if this is not known.
+    fn is_held_by_receiver(&self, _to: Rank, _channel: Channel) -> bool {
+        false
+    }
+
     /// Appends to `peers` the peers whose point-to-point streams may make progress. A stream may
     /// make progress if bytes have arrived, if it has room again after a partial
     /// [`Endpoint::try_send`], or if it has ended.

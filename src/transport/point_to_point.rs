@@ -181,10 +181,10 @@ fn probe_unsupported_error() -> Error {
 /// A message of this rank that waits until another rank makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmatchedMessage {
-    /// A posted receive of a message from one rank.
+    /// A posted receive of a message.
     Receive {
-        /// The rank that must send the message.
-        from: Rank,
+        /// The rank that must send the message; `None` for any rank.
+        from: Option<Rank>,
     },
     /// An announced message that no receive has matched.
     Send {
@@ -205,11 +205,21 @@ pub struct MessageTraffic {
     /// The number of bytes that this rank has received and processed from each rank. Ranks from
     /// which a message is partly received are missing.
     pub received: Vec<(Rank, u64)>,
+    /// The ranks that have left, from which no message can come any more.
+    pub departed: Vec<Rank>,
     /// The messages that have been announced to this rank and that no receive has matched: the
     /// sender, and its number of the message.
     pub announced: Vec<(Rank, u64)>,
     /// The messages of one work that wait for a call of another rank.
     pub unmatched: Vec<UnmatchedMessage>,
+}
+
+impl MessageTraffic {
+    /// Returns the number of bytes that this rank has received and processed from a rank, or `None`
+    /// if a message is partly received.
+    pub fn received_from(&self, rank: Rank) -> Option<u64> {
+        self.received.iter().find(|&&(peer, _)| peer == rank).map(|&(_, bytes)| bytes)
+    }
 }
 
 /// The callback for the completion of a posted message.

@@ -7,13 +7,27 @@ use crate::base::debug;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The function that is called on a blocked thread.
-static HANDLER: OnceLock<fn()> = OnceLock::new();
+/// The functions that are called on waiting threads.
+#[derive(Clone, Copy, Debug)]
+struct WaitHandlers {
+    on_blocked: fn(),
+    on_poll: fn(),
+}
 
-/// Sets the function that each blocked thread calls once per wait. Only the first call has an
-/// effect.
-pub fn set_handler(handler: fn()) {
-    let _first = HANDLER.set(handler);
+static HANDLERS: OnceLock<WaitHandlers> = OnceLock::new();
+
+/// Sets the function that each blocked thread calls once per wait, and the function that
+/// [`record_poll`] calls. Only the first call has an effect.
+pub fn set_handlers(on_blocked: fn(), on_poll: fn()) {
+    let _first = HANDLERS.set(WaitHandlers { on_blocked, on_poll });
+}
+
+/// Records that the thread waits, in code that has no [`BlockedWatch`]. The code calls this again
+/// and again during the wait.
+pub fn record_poll() {
+    if let Some(handlers) = HANDLERS.get() {
+        (handlers.on_poll)();
+    }
 }
 
 /// Notices that a wait of the current thread is long.
@@ -48,8 +62,8 @@ impl BlockedWatch {
             return Some(after.saturating_sub(lasted));
         }
         self.is_noticed = true;
-        if let Some(handler) = HANDLER.get() {
-            handler();
+        if let Some(handlers) = HANDLERS.get() {
+            (handlers.on_blocked)();
         }
         None
     }

@@ -747,6 +747,7 @@ FUNCTIONS = {
     )),
     # Works
     "dist_work_wait": (c_int32, (c_void_p, c_int64)),
+    "dist_work_wait_slice": (c_int32, (c_void_p, c_int64, c_int64)),
     "dist_work_synchronize": (c_int32, (c_void_p, c_int64)),
     "dist_work_error": (c_size_t, (c_void_p, c_char_p, c_size_t)),
     "dist_work_sequence": (c_uint64, (c_void_p,)),

@@ -878,6 +878,9 @@ class Library:
     def dist_work_wait(self, work: _Pointer, timeout_ms: int) -> int:
         """Waits until a work is done."""
 
+    def dist_work_wait_slice(self, work: _Pointer, timeout_ms: int, slice_ms: int) -> int:
+        """Waits for a work in one slice of a longer wait, so that the caller can do something between."""
+
     def dist_work_synchronize(self, work: _Pointer, timeout_ms: int) -> int:
         """Waits until a work is done and, for the memory of a GPU, until the device is done as well."""
 

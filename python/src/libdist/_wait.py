@@ -100,6 +100,11 @@ def keep_until_done(work: int, keep: Any, finish: Callable[[], Any] | None) -> N
 # --- Calls without a work ------------------------------------------------------------------------
 
 
+# An idle helper thread ends after this time in seconds. While it runs, the process counts as one
+# with several threads, whose deadlocks are only logged.
+_IDLE_TIME = 0.2
+
+
 class _Helper:
     """A thread that runs one call after another. Idle helpers wait in `_idle`."""
 
@@ -109,12 +114,20 @@ class _Helper:
         threading.Thread(target=self._run, name="libdist-helper", daemon=True).start()
 
     def _run(self) -> None:
-        while True:
-            self.wake.acquire()
+        while self.wake.acquire(timeout=_IDLE_TIME) or not self._retire():
             task, self.task = self.task, None
             if task is not None:
                 task()
             _idle.append(self)
+
+    def _retire(self) -> bool:
+        """Returns whether the thread may end, because nobody has taken it for a new task."""
+        try:
+            _idle.remove(self)
+        except ValueError:
+            self.wake.acquire()
+            return False
+        return True
 
     def start(self, task: Callable[[], None]) -> None:
         self.task = task

@@ -68,12 +68,12 @@ class Work:
         end = time.monotonic() + limit / 1000 if limit > 0 else None
         try:
             while True:
-                left = _wait.SLICE_MS
+                left = limit
                 if end is not None:
-                    left = min(left, int((end - time.monotonic()) * 1000))
+                    left = int((end - time.monotonic()) * 1000)
                     if left <= 0:
                         return lib.dist_work_wait(self._handle, _abi.DIST_NO_WAIT)
-                status = lib.dist_work_wait(self._handle, left)
+                status = lib.dist_work_wait_slice(self._handle, left, _wait.SLICE_MS)
                 if status != _abi.DIST_IN_PROGRESS:
                     return status
         except KeyboardInterrupt as error:

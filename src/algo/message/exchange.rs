@@ -33,6 +33,7 @@ use super::peer_history::{PeerHistory, PresenceMessage};
 use super::team::{MAX_POSTED_STRIPES, SEGMENT_BYTES, Team};
 use crate::algo::Operation;
 use crate::algo::arrival_skew::ArrivalSkew;
+use crate::algo::awaited_report::AwaitedReport;
 use crate::algo::pattern::pairwise;
 use crate::algo::pattern::slices::owned_slice;
 use crate::base::buffer::{Dst, Src};
@@ -117,6 +118,7 @@ impl<'a> MessageOperation<'a> {
             arrival_skew: &self.arrival_skew,
             last_completed_peer: self.endpoint.rank(),
             idle_watch: SlowWaitWatch::default(),
+            awaited_report: AwaitedReport::of(self.operation),
             has_recorded_missing: false,
         }
     }
@@ -146,6 +148,7 @@ pub struct MessageExchange<'x> {
     pub(super) last_completed_peer: Rank,
     /// The timer for log messages about a wait without progress.
     idle_watch: SlowWaitWatch,
+    awaited_report: AwaitedReport<'x>,
     /// Whether the present wait has already recorded the missing ranks.
     has_recorded_missing: bool,
 }
@@ -364,6 +367,7 @@ impl<'x> MessageExchange<'x> {
         let deadline = self.operation.deadline();
         if self.idle_since.is_none() {
             self.idle_watch.reset();
+            self.awaited_report.reset();
         }
         let idle = self.idle_since.get_or_insert_with(Instant::now).elapsed();
         let phase = self.endpoint.wait_policy().phase(idle);
@@ -390,6 +394,8 @@ impl<'x> MessageExchange<'x> {
         let mut watch = std::mem::take(&mut self.idle_watch);
         watch.check(|lasted| self.log_long_wait(lasted));
         self.idle_watch = watch;
+        let (endpoint, pending) = (self.endpoint, &self.pending);
+        self.awaited_report.check(|| needed_ranks(endpoint, pending));
         let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(MAX_SLEEP) };
         self.endpoint.wait_for_streams(&self.awaited_events(), limit);
         Ok(())
@@ -441,4 +447,20 @@ impl<'x> MessageExchange<'x> {
         self.endpoint.fail(&error);
         self.endpoint.failure().unwrap_or(error)
     }
+}
+
+/// Returns the ranks of the group that must take part in the operation before these stripes can
+/// complete: the senders, and the receivers that do not read the bytes that have arrived there.
+fn needed_ranks(endpoint: &dyn Endpoint, pending: &[PendingStripe<'_>]) -> Vec<Rank> {
+    let is_needed = |stripe: &&PendingStripe<'_>| match stripe.transfer {
+        StripeTransfer::In { .. } => true,
+        StripeTransfer::Out { .. } => {
+            endpoint.is_held_by_receiver(stripe.peer, Channel::Collective(stripe.stream))
+        }
+    };
+    let peers = pending.iter().filter(is_needed).map(|stripe| endpoint.peer(stripe.peer).rank);
+    let mut ranks: Vec<Rank> = peers.collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
 }

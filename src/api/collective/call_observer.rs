@@ -157,6 +157,10 @@ impl ProgressObserver for CallObserver<'_> {
         self.group.observer.record_late_rank(operation, rank, by, alone);
     }
 
+    fn record_awaited(&self, sequence: u64, ranks: &[Rank]) {
+        self.group.observer.record_awaited(sequence, ranks);
+    }
+
     fn latest_rank(&self) -> Option<(Rank, Duration)> {
         self.group.observer.latest_rank()
     }

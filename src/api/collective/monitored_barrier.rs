@@ -38,13 +38,14 @@ use crate::api::collective::barrier_messages::{
 };
 use crate::api::collective::barrier_state::MonitoredBarrierState;
 use crate::api::group::process_group::Group;
+use crate::api::observe::deadlock::{BlockedCallGuard, Need, PublishedNeeds};
 use crate::api::work::callbacks;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::sync::try_lock;
-use crate::transport::PointToPoint;
+use crate::transport::{MessageTraffic, PointToPoint};
 use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,6 +69,7 @@ struct MonitoredBarrier<'a> {
     number: u64,
     deadline: Deadline,
     wait_all: bool,
+    blocked_call: BlockedCallGuard,
 }
 
 /// The arrival state of the other ranks, as the coordinator sees it.
@@ -111,8 +113,16 @@ impl Group {
         *entered += 1;
         let timeout = timeout.unwrap_or(Duration::from_millis(self.timeout_ms()));
         let (number, deadline) = (*entered, Deadline::after(timeout));
-        let barrier =
-            MonitoredBarrier { group: self, engine, state: &state, number, deadline, wait_all };
+        let blocked_call = BlockedCallGuard::control(Arc::as_ptr(&self.queue).addr(), &deadline);
+        let barrier = MonitoredBarrier {
+            group: self,
+            engine,
+            state: &state,
+            number,
+            deadline,
+            wait_all,
+            blocked_call,
+        };
         // A recorded departure may only mean that a message was not accepted. Therefore all
         // departures are cleared, and this barrier posts receives for these peers again.
         barrier.state.received.peers().values_mut().for_each(|peer| peer.departure = None);
@@ -227,8 +237,15 @@ impl MonitoredBarrier<'_> {
             if let Some(error) = self.group.failure() {
                 return Err(error);
             }
+            let traffic = self.blocked_call.is_blocked().then(|| self.engine.traffic(0));
+            // A message that is just being delivered counts as processed in the traffic, but `poll`
+            // may not see it.
+            let traffic = traffic.filter(|_| !self.engine.is_completing());
             if let Some(found) = poll(false) {
                 return Ok(Some(found));
+            }
+            if let Some(traffic) = traffic {
+                self.publish_needs(&traffic);
             }
             watch.check(|waited| self.log_long_wait(waited));
             let is_over = limit.has_passed();
@@ -243,16 +260,30 @@ impl MonitoredBarrier<'_> {
         }
     }
 
+    /// Returns the ranks for which this rank waits.
+    fn awaited_ranks(&self) -> Vec<Rank> {
+        if self.group.rank() != COORDINATOR {
+            return vec![COORDINATOR];
+        }
+        let others: Vec<Rank> =
+            (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
+        self.collect_arrivals(&others).awaited
+    }
+
+    /// Publishes for which messages the barrier waits. `traffic` was read before the last poll.
+    fn publish_needs(&self, traffic: &MessageTraffic) {
+        let awaited = self.awaited_ranks();
+        self.blocked_call.publish(PublishedNeeds {
+            title: format!("{OPERATION_NAME} #{}", self.number),
+            needs: awaited.iter().filter_map(|&rank| Need::message_of(rank, traffic)).collect(),
+            joining: None,
+        });
+    }
+
     /// Logs a long wait.
     #[cold]
     fn log_long_wait(&self, waited: DisplaySeconds) {
-        let others: Vec<Rank> =
-            (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
-        let awaited = match self.group.rank() {
-            COORDINATOR => self.collect_arrivals(&others).awaited,
-            _ => vec![COORDINATOR],
-        };
-        let awaited = rank_names(&awaited, self.group.backend.rank_locations());
+        let awaited = rank_names(&self.awaited_ranks(), self.group.backend.rank_locations());
         let (number, caller) = (self.number, self.group.describe_rank());
         crate::log!(
             LogLevel::Warn,

@@ -6,6 +6,7 @@
 
 use crate::algo::ArgumentsHash;
 use crate::api::observe::call_history::CallHistory;
+use crate::api::observe::deadlock;
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
 use crate::api::observe::straggler::StragglerDetector;
 use crate::api::observe::trace::{self, GroupTrack, OperationSpan};
@@ -204,6 +205,10 @@ impl ProgressObserver for GroupObserver {
             report.window.as_secs(),
             report.operations
         );
+    }
+
+    fn record_awaited(&self, sequence: u64, ranks: &[Rank]) {
+        deadlock::record_awaited_ranks(self.group, self.rank, sequence, ranks);
     }
 
     fn latest_rank(&self) -> Option<(Rank, Duration)> {

@@ -7,6 +7,7 @@
 
 use crate::api::collective::call_options::CallOptions;
 use crate::api::group::process_group::Group;
+use crate::api::observe::deadlock::{BlockedCallGuard, Need, PublishedNeeds};
 use crate::api::work::callbacks;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
@@ -14,11 +15,14 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
-use crate::transport::{Completion, PointToPoint, ProbedMessage, ReceiveBuffer, ReceiveRequest};
+use crate::transport::{
+    Completion, MessageTraffic, PointToPoint, ProbedMessage, ReceiveBuffer, ReceiveRequest,
+};
 use crate::wait::slow_wait::SlowWaitWatch;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 pub use crate::transport::{Delivery, MessageEnvelope, ProbeRequest};
 
@@ -105,6 +109,17 @@ impl Group {
         }))
     }
 
+    /// Returns what a probe needs that found no message. `traffic` was read before the probe.
+    fn needs_of_probe(&self, request: &ProbeRequest, traffic: &MessageTraffic) -> PublishedNeeds {
+        let others = (0..self.size()).filter(|&rank| rank != self.rank());
+        let need = match request.from {
+            Some(rank) => Need::message_of(rank, traffic),
+            None => Need::message_of_any(others, traffic),
+        };
+        let needs = need.into_iter().collect();
+        PublishedNeeds { title: ProbeTitle(request).to_string(), needs, joining: None }
+    }
+
     fn wait_for_message(
         &self,
         engine: &dyn PointToPoint,
@@ -112,15 +127,21 @@ impl Group {
         deadline: &Deadline,
     ) -> Result<Option<ProbedMessage>> {
         let mut watch = SlowWaitWatch::default();
+        let blocked_call = BlockedCallGuard::control(Arc::as_ptr(&self.queue).addr(), deadline);
         loop {
             let log_wait = |waited| {
                 let (title, caller) = (ProbeTitle(request), self.describe_rank());
                 crate::log!(LogLevel::Warn, "{title} on {caller} has waited {waited}");
             };
-            let slice =
-                watch.check(log_wait).map_or(*deadline, |interval| deadline.capped(interval));
+            let interval = watch.check(log_wait);
+            let traffic = blocked_call.is_blocked().then(|| engine.traffic(0));
+            let interval = interval.into_iter().chain(traffic.as_ref().map(|_| PUBLISH_INTERVAL));
+            let slice = interval.min().map_or(*deadline, |interval| deadline.capped(interval));
             if let Some(found) = engine.probe(request, &slice)? {
                 return Ok(Some(found));
+            }
+            if let Some(traffic) = traffic {
+                blocked_call.publish(self.needs_of_probe(request, &traffic));
             }
             if deadline.has_passed() {
                 return Err(probe_timeout_error(request.from, deadline));
@@ -128,6 +149,9 @@ impl Group {
         }
     }
 }
+
+/// The interval at which a blocked probe publishes its needs.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(200);
 
 fn probe_timeout_error(from: Option<Rank>, deadline: &Deadline) -> Error {
     let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.timeout().as_millis());

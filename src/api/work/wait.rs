@@ -6,7 +6,7 @@
 //! dump.
 
 use crate::api::group::process_group::Group;
-use crate::api::observe::deadlock::{AwaitedWork, BlockedCallGuard};
+use crate::api::observe::deadlock::{AwaitedWork, AwaitedWorkKind, BlockedCallGuard};
 use crate::api::observe::recorder;
 use crate::api::work::callbacks;
 use crate::api::work::handle::{Work, WorkKind};
@@ -30,6 +30,23 @@ impl Work {
         self.wait_for_outcome(limit).inspect_err(|_| recorder::dump_failures_and_wait())
     }
 
+    /// Waits as [`Work::wait`] for one slice of a longer wait of this thread. The search for
+    /// deadlocks regards the slices as one wait, which ends at the limit `whole`.
+    ///
+    /// # Errors
+    /// As [`Work::wait`].
+    pub fn wait_slice(&self, slice: &Deadline, whole: &Deadline) -> Result<WorkProgress> {
+        let guard = self.issue_info.get().and_then(|issue| {
+            let work = self.awaited_work(issue.deadline, whole)?;
+            Some(BlockedCallGuard::slice(self.queue_id(), issue.sequence, work, self.id()))
+        });
+        let outcome = self.wait(slice);
+        if let Some(guard) = guard {
+            guard.end_slice(matches!(outcome, Ok(WorkProgress::Pending)) && !whole.has_passed());
+        }
+        outcome
+    }
+
     fn wait_for_outcome(&self, limit: &Deadline) -> Result<WorkProgress> {
         if let Some(outcome) = self.outcome() {
             return outcome.map(|()| WorkProgress::Done);
@@ -45,7 +62,8 @@ impl Work {
                 .outcome()
                 .map_or(Ok(WorkProgress::Pending), |it| it.map(|()| WorkProgress::Done));
         };
-        let _guard = self.blocked_call(issue.sequence, issue.deadline, limit);
+        let work = self.awaited_work(issue.deadline, limit);
+        let _guard = work.map(|work| BlockedCallGuard::work(self.queue_id(), issue.sequence, work));
         match self.kind {
             WorkKind::Collective(_) => {
                 let own_operation = Some((issue.sequence, issue.deadline));
@@ -58,21 +76,19 @@ impl Work {
             .map_or(Ok(WorkProgress::Pending), |outcome| outcome.map(|()| WorkProgress::Done))
     }
 
-    /// Marks that this thread waits for the operation.
-    fn blocked_call(
-        &self,
-        sequence: u64,
-        deadline: Deadline,
-        limit: &Deadline,
-    ) -> Option<BlockedCallGuard> {
-        let message = match self.kind {
-            WorkKind::Collective(_) => None,
-            WorkKind::Message(message) => Some((self.id(), message)),
+    fn queue_id(&self) -> usize {
+        Arc::as_ptr(&self.queue).addr()
+    }
+
+    /// Describes a wait for the operation, for the search for deadlocks.
+    fn awaited_work(&self, deadline: Deadline, limit: &Deadline) -> Option<AwaitedWork> {
+        let kind = match self.kind {
+            WorkKind::Collective(_) => AwaitedWorkKind::Collective,
+            WorkKind::Message(message) => AwaitedWorkKind::Message(self.id(), message),
             // The members are waited for one after the other.
             WorkKind::Batch => return None,
         };
-        let work = AwaitedWork { message, deadlines: [deadline, *limit] };
-        Some(BlockedCallGuard::work(Arc::as_ptr(&self.queue).addr(), sequence, work))
+        Some(AwaitedWork { kind, deadlines: [deadline, *limit] })
     }
 
     /// Waits until the work has ended. If the operation was enqueued on a device, also waits until

@@ -47,6 +47,10 @@ impl ProgressObserver for PartProbe<'_> {
         self.0.record_late_rank(operation, rank, by, alone);
     }
 
+    fn record_awaited(&self, sequence: u64, ranks: &[Rank]) {
+        self.0.record_awaited(sequence, ranks);
+    }
+
     fn latest_rank(&self) -> Option<(Rank, Duration)> {
         self.0.latest_rank()
     }

@@ -186,7 +186,11 @@ impl<'a> StepRunner<'a> {
             operation_slot: &slot,
             buffers_ready: None,
         });
-        let observer = StepObserver { whole: whole.observer, ranks: &group.ranks };
+        let observer = StepObserver {
+            whole: whole.observer,
+            sequence: whole.descriptor.sequence,
+            ranks: &group.ranks,
+        };
         let operation = Operation {
             descriptor: Descriptor {
                 kind: step.kind,
@@ -230,6 +234,8 @@ impl<'a> StepRunner<'a> {
 #[derive(Debug)]
 struct StepObserver<'a> {
     whole: &'a dyn ProgressObserver,
+    /// The sequence number of the operation in the two-level group.
+    sequence: u64,
     ranks: &'a [Rank],
 }
 
@@ -257,6 +263,12 @@ impl ProgressObserver for StepObserver<'_> {
         if let Some(&rank) = self.ranks.get(rank) {
             self.whole.record_late_rank(operation, rank, skew, exclusive_wait);
         }
+    }
+
+    fn record_awaited(&self, _: u64, ranks: &[Rank]) {
+        let ranks: Vec<Rank> =
+            ranks.iter().filter_map(|&rank| self.ranks.get(rank).copied()).collect();
+        self.whole.record_awaited(self.sequence, &ranks);
     }
 
     fn latest_rank(&self) -> Option<(Rank, Duration)> {

@@ -43,6 +43,10 @@ impl MatchingState {
         MessageTraffic {
             sent: sent.filter(|&(_, bytes)| bytes != Some(0)).collect(),
             received: received.collect(),
+            departed: links()
+                .filter(|(_, link)| link.close_error.is_some())
+                .map(|(peer, _)| peer)
+                .collect(),
             announced: announced.take(MAX_ANNOUNCED).collect(),
             unmatched: self.unmatched_messages(work_id),
         }
@@ -52,8 +56,8 @@ impl MatchingState {
         let receives = self.requests.receives_where(|receive| {
             receive.completion.work_id() == work_id && receive.stage == ReceiveStage::Posted
         });
-        let from = |number: u64| self.requests.receive(number)?.message.from;
-        let receives = receives.into_iter().filter_map(from);
+        let receives = receives.into_iter().filter_map(|number| self.requests.receive(number));
+        let receives = receives.map(|receive| receive.message.from);
         let sends = self.requests.sends_where(|send| send.completion.work_id() == work_id);
         let sends = sends.into_iter().filter_map(|number| {
             let send = self.requests.send(number)?;

@@ -147,6 +147,11 @@ impl Endpoint for TcpMesh {
         if has_ended { shared.result_after_end(to) } else { Ok(0) }
     }
 
+    fn is_held_by_receiver(&self, to: Rank, channel: Channel) -> bool {
+        let out = lock(&self.shared.stream_pair(to, channel).outgoing);
+        matches!(&*out, OutgoingStream::Open(stream) if stream.is_held_by_receiver())
+    }
+
     fn try_receive(&self, from: Rank, channel: Channel, into: Dst<'_>) -> Result<usize> {
         let shared = self.shared.as_ref();
         if into.is_empty() {

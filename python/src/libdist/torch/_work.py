@@ -77,7 +77,7 @@ class LibdistWork(Work):
     def _wait(self, timeout):
         limit_ms = timeout.total_seconds() * 1000 if timeout > _ZERO else None
         begin = time.monotonic()
-        slice_ms = _SLICE_MS
+        left_ms = 0
         while not self._done:
             if limit_ms is not None:
                 remaining = limit_ms - (time.monotonic() - begin) * 1000
@@ -86,8 +86,8 @@ class LibdistWork(Work):
                         f"Timed out waiting {limit_ms:.0f}ms for {self._operation}; the "
                         "operation continues"
                     )
-                slice_ms = max(1, min(_SLICE_MS, int(remaining)))
-            status = lib.dist_work_wait(self._handle, slice_ms)
+                left_ms = max(1, int(remaining))
+            status = lib.dist_work_wait_slice(self._handle, left_ms, _SLICE_MS)
             if status != _abi.DIST_IN_PROGRESS:
                 self._settle(status)
 

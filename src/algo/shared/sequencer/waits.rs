@@ -2,6 +2,7 @@
 //! wait, and the reasons that end the wait early.
 
 use super::{NODE_REPORT_GRACE, ShmSequencer};
+use crate::algo::awaited_report::AwaitedReport;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -111,12 +112,14 @@ impl ShmSequencer<'_> {
         let halt_reason = || self.halt_reason(rank);
         let mut policy = self.shm.domain.wait_policy();
         let (mut slice, mut watch) = (MIN_SLEEP, SlowWaitWatch::default());
+        let mut report = AwaitedReport::of(self.operation);
         while !deadline.has_passed() {
             match wait_until(doorbell, policy, &deadline.capped(slice), halt_reason, ready) {
                 Err(WaitInterrupt::Deadline) => {}
                 Ok(_) | Err(WaitInterrupt::Aborted(_)) => break,
             }
             watch.check(|lasted| self.log_long_wait(lasted, arrived));
+            report.check(|| vec![self.shm.domain.peer(rank).rank]);
             policy = WaitPolicy::SLEEP_SOON;
             slice = (2 * slice).min(MAX_SLEEP);
         }
@@ -139,7 +142,14 @@ impl ShmSequencer<'_> {
         let halt_reason = || self.halt_reason(rank);
         let (policy, deadline) = (self.shm.domain.wait_policy(), self.operation.deadline());
         let mut watch = SlowWaitWatch::default();
-        let on_look = || watch.check(|lasted| self.log_long_wait(lasted, &arrived));
+        let mut report = AwaitedReport::of(self.operation);
+        let on_look = || {
+            let intervals = [
+                watch.check(|lasted| self.log_long_wait(lasted, &arrived)),
+                report.check(|| vec![self.shm.domain.peer(rank).rank]),
+            ];
+            intervals.into_iter().flatten().min()
+        };
         match wait_until_watched(doorbell, policy, deadline, halt_reason, &mut ready, on_look) {
             Ok(value) => Ok(value),
             Err(WaitInterrupt::Aborted(error)) => {

@@ -20,6 +20,7 @@ use super::exchange::{MemberExchange, NewMembers};
 use crate::algo::Operation;
 use crate::api::group::create::MAX_NAME_BYTES;
 use crate::api::group::process_group::Group;
+use crate::api::observe::deadlock::{AwaitedWork, AwaitedWorkKind, BlockedCallGuard};
 use crate::backend::{self, BootstrapExchange as _};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LazyDeadline};
@@ -224,6 +225,9 @@ fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Resu
     let late = LazyDeadline::from(*deadline);
     let operation = Operation::of(descriptor, Src::from(own_record), recv, &late);
     let operation = Operation { group: group.name(), observer: &group.observer, ..operation };
+    let awaited = AwaitedWork { kind: AwaitedWorkKind::Collective, deadlines: [*deadline; 2] };
+    let _guard =
+        BlockedCallGuard::work(Arc::as_ptr(&group.queue).addr(), ticket.sequence(), awaited);
     let runs = group.queue.has_turn(&ticket);
     let record = group.record_collective(&descriptor, Instant::now(), runs);
     let outcome = match group.queue.wait_turn(&ticket, &late, || group.failure()) {

@@ -43,16 +43,21 @@
 use super::control_channel::ControlChannel;
 use super::definition::{GroupDefinition, conflict_error, format_rank_list, format_ranks};
 use super::exchange::DepartureCheck;
+use super::join_needs::JoinNeeds;
 use super::message::{ExchangeKey, SubgroupMessage};
 use super::queues::ControlReply;
 use crate::api::group::process_group::Group;
 use crate::api::membership::bootstrap::{MEMBER_GRACE, log_unreported_failure};
+use crate::api::observe::deadlock::BlockedCallGuard;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::process::this_process;
+use crate::wait::blocked_thread::BlockedWatch;
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The time for which a conflicting definition is held before it counts. A definition of an earlier
@@ -171,14 +176,26 @@ impl JoinAttempt<'_> {
         }
         let grace = if self.is_coordinator() { Duration::ZERO } else { MEMBER_GRACE };
         let limit = Deadline::after(self.deadline.remaining() + grace);
+        let queue = Arc::as_ptr(&self.parent.queue).addr();
+        let blocked_call = BlockedCallGuard::control(queue, self.deadline);
+        let watch = RefCell::new(BlockedWatch::default());
         loop {
             let missing = self.missing_ranks();
             if missing.is_empty() && self.pending_conflict.is_none() {
                 return Ok(self.send_commit()?);
             }
+            let needs = JoinNeeds::new(
+                self.parent,
+                self.definition.name(),
+                &missing,
+                self.is_coordinator(),
+            );
             let on_poll = || match &self.pending_conflict {
                 Some(_) => Ok(()),
-                None => self.departures.check(self.parent, &missing),
+                None => {
+                    needs.publish(&blocked_call, &watch);
+                    self.departures.check(self.parent, &missing)
+                }
             };
             let conflict_deadline = self.pending_conflict.as_ref().map(|(_, held)| *held);
             let limit_or_conflict = conflict_deadline.as_ref().unwrap_or(&limit);

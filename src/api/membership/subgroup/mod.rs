@@ -26,6 +26,7 @@ mod definition;
 mod exchange;
 mod fragment;
 mod join_attempt;
+mod join_needs;
 mod message;
 mod queues;
 mod quota;

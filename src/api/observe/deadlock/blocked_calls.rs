@@ -5,17 +5,20 @@
 //! [`register_current_call`], which adds the call to the list of blocked calls and starts the
 //! detector.
 
+use super::needs::Need;
 use crate::api::observe::recorder::short_group_id;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::deadline::Deadline;
+use crate::base::debug;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
-use crate::process::{this_process, thread};
+use crate::process::this_process;
+use crate::process::thread::{self, THREAD_FLAGS, ThreadFlags};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::cell::Cell;
-use std::sync::{LazyLock, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 /// The maximum time for which the end of a call waits for the failure of a deadlock's groups.
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -27,6 +30,18 @@ pub(super) enum AwaitedOperation {
     Collective { sequence: u64 },
     /// The message of the work with this id.
     Message { work_id: usize, message: MessageDescriptor },
+    /// Control messages of other ranks. The call publishes its needs.
+    Control,
+}
+
+/// What a call that waits for control messages has published.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct PublishedNeeds {
+    /// The name of the call, for example "monitored_barrier #3".
+    pub(in crate::api) title: String,
+    pub(in crate::api) needs: Vec<Need>,
+    /// The group that the call creates: the short id of the parent, and the name.
+    pub(in crate::api) joining: Option<(u64, String)>,
 }
 
 /// A call that may be blocked.
@@ -42,13 +57,12 @@ pub(super) struct BlockedCall {
 }
 
 /// A call that is blocked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RegisteredCall {
     /// The number of the wait. No other wait of this process has the number.
     pub(super) wait: u64,
     pub(super) call: BlockedCall,
-    /// The id of the thread.
-    pub(super) thread_id: usize,
+    pub(super) published: Option<Arc<PublishedNeeds>>,
 }
 
 /// The call of a thread. Blocking collectives write only a few words, because small ones take less
@@ -63,15 +77,38 @@ struct CurrentCall {
     awaited_work: Cell<Option<AwaitedWork>>,
     /// The number of the wait if the call is registered; otherwise 0.
     wait: Cell<u64>,
+    /// The queue and the sequence number of the last call that polled, and the time of its first
+    /// poll.
+    polls: Cell<Option<(usize, u64, Instant)>>,
+    /// The wait in slices that goes on after the last call.
+    sliced_wait: Cell<Option<SlicedWait>>,
+}
+
+/// A wait for a work in several calls.
+#[derive(Clone, Copy, Debug)]
+struct SlicedWait {
+    work_id: usize,
+    since: Instant,
+    /// The number of the wait if the call is registered; otherwise 0.
+    wait: u64,
 }
 
 /// The details of a wait for a work.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct AwaitedWork {
-    /// The id of the work and the message, if the work belongs to a message.
-    pub(in crate::api) message: Option<(usize, MessageDescriptor)>,
+    pub(in crate::api) kind: AwaitedWorkKind,
     /// The deadlines of the operation and of the call.
     pub(in crate::api) deadlines: [Deadline; 2],
+}
+
+/// What a work waits for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) enum AwaitedWorkKind {
+    Collective,
+    /// The message of the work with this id.
+    Message(usize, MessageDescriptor),
+    /// Control messages of a call without a work.
+    Control,
 }
 
 thread_local! {
@@ -82,6 +119,8 @@ thread_local! {
             timeout_ms: Cell::new(None),
             awaited_work: Cell::new(None),
             wait: Cell::new(0),
+            polls: Cell::new(None),
+            sliced_wait: Cell::new(None),
         }
     };
 }
@@ -107,13 +146,16 @@ impl CurrentCall {
         }
         let timeout = self.timeout_ms.get().map(Duration::from_millis);
         let work = self.awaited_work.get().filter(|_| timeout.is_none());
-        let message = work.and_then(|work| work.message);
+        let kind = work.map_or(AwaitedWorkKind::Collective, |work| work.kind);
         Some(BlockedCall {
             queue,
-            operation: message
-                .map_or(AwaitedOperation::Collective { sequence }, |(work_id, message)| {
+            operation: match kind {
+                AwaitedWorkKind::Collective => AwaitedOperation::Collective { sequence },
+                AwaitedWorkKind::Message(work_id, message) => {
                     AwaitedOperation::Message { work_id, message }
-                }),
+                }
+                AwaitedWorkKind::Control => AwaitedOperation::Control,
+            },
             timeout,
             deadlines: work.map_or([None; 2], |work| work.deadlines.map(Some)),
         })
@@ -164,6 +206,71 @@ impl BlockedCallGuard {
         });
         Self { is_outermost }
     }
+
+    /// Begins or continues a wait in slices for the work with this id.
+    pub(in crate::api) fn slice(
+        queue: usize,
+        sequence: u64,
+        work: AwaitedWork,
+        work_id: usize,
+    ) -> Self {
+        let found = CURRENT.with(|current| current.sliced_wait.get());
+        let sliced = match found.filter(|sliced| sliced.work_id == work_id) {
+            Some(sliced) => sliced,
+            None => {
+                end_sliced_wait();
+                SlicedWait { work_id, since: Instant::now(), wait: 0 }
+            }
+        };
+        let guard = Self::work(queue, sequence, work);
+        if guard.is_outermost {
+            CURRENT.with(|current| {
+                current.sliced_wait.set(Some(sliced));
+                current.wait.set(sliced.wait);
+            });
+            let threshold = debug::blocked_call_threshold();
+            if threshold.is_some_and(|threshold| sliced.since.elapsed() >= threshold) {
+                register_current_call();
+            }
+        }
+        guard
+    }
+
+    /// Ends a call that waited for one slice. If `goes_on`, the wait goes on in the next call.
+    pub(in crate::api) fn end_slice(self, goes_on: bool) {
+        if !self.is_outermost {
+            return;
+        }
+        CURRENT.with(|current| {
+            let sliced = current.sliced_wait.take().filter(|_| goes_on);
+            if let Some(sliced) = sliced {
+                let wait = current.wait.replace(0);
+                current.sliced_wait.set(Some(SlicedWait { wait, ..sliced }));
+                THREAD_FLAGS.with(ThreadFlags::begin_sliced_wait);
+            }
+        });
+    }
+
+    /// Begins a call that waits for control messages of other ranks in the group with this queue.
+    pub(in crate::api) fn control(queue: usize, limit: &Deadline) -> Self {
+        let deadlines = [*limit; 2];
+        Self::work(queue, 0, AwaitedWork { kind: AwaitedWorkKind::Control, deadlines })
+    }
+
+    /// Returns whether the call is blocked, so that it should publish its needs.
+    pub(in crate::api) fn is_blocked(&self) -> bool {
+        self.is_outermost && CURRENT.with(|current| current.wait.get() != 0)
+    }
+
+    /// Publishes what the call needs. `needs` must have been complete when all messages that this
+    /// rank had processed before were considered.
+    pub(in crate::api) fn publish(&self, needs: PublishedNeeds) {
+        let wait = CURRENT.with(|current| current.wait.get());
+        let mut list = lock(&LIST);
+        if let Some(call) = list.calls.iter_mut().find(|call| call.wait == wait) {
+            call.published = Some(Arc::new(needs));
+        }
+    }
 }
 
 impl Drop for BlockedCallGuard {
@@ -182,14 +289,42 @@ impl Drop for BlockedCallGuard {
     }
 }
 
+/// Ends the wait in slices of this thread.
+pub(super) fn end_sliced_wait() {
+    let sliced = CURRENT.with(|current| current.sliced_wait.take());
+    if let Some(sliced) = sliced.filter(|sliced| sliced.wait != 0) {
+        unregister(sliced.wait);
+    }
+}
+
+/// Adds the call of this thread to the blocked calls, if it has polled for the configured time. The
+/// waits of other back ends call this again and again.
+pub(super) fn record_poll() {
+    let Some(threshold) = debug::blocked_call_threshold() else { return };
+    let is_long = CURRENT.with(|current| {
+        let (queue, sequence) = (current.queue.get(), current.sequence.get());
+        match current.polls.get() {
+            Some((polled, number, since)) if (polled, number) == (queue, sequence) => {
+                since.elapsed() >= threshold
+            }
+            _ => {
+                current.polls.set(Some((queue, sequence, Instant::now())));
+                false
+            }
+        }
+    });
+    if is_long {
+        register_current_call();
+    }
+}
+
 /// Adds the call of this thread to the blocked calls, if it is not there.
 pub(super) fn register_current_call() {
     let Some(call) = CURRENT.with(CurrentCall::unregistered) else { return };
-    let thread_id = thread::current_thread_id();
     let mut list = lock(&LIST);
     list.last_wait = next_wait(list.last_wait);
     let wait = list.last_wait;
-    list.calls.push(RegisteredCall { wait, call, thread_id });
+    list.calls.push(RegisteredCall { wait, call, published: None });
     let needs_detector = !std::mem::replace(&mut list.has_detector, true);
     drop(list);
     CURRENT.with(|current| current.wait.set(wait));
@@ -240,7 +375,13 @@ pub(super) fn set_confirmed(wait: Option<u64>) {
 pub(super) fn oldest_or_retire() -> Option<(RegisteredCall, bool)> {
     let mut list = lock(&LIST);
     list.has_detector = !list.calls.is_empty();
-    list.calls.first().map(|&oldest| (oldest, list.calls.len() == 1))
+    list.calls.first().map(|oldest| (oldest.clone(), list.calls.len() == 1))
+}
+
+/// Returns what a blocked call has published.
+pub(super) fn published_needs(wait: u64) -> Option<Arc<PublishedNeeds>> {
+    let list = lock(&LIST);
+    list.calls.iter().find(|call| call.wait == wait).and_then(|call| call.published.clone())
 }
 
 /// Returns whether a call is blocked.

@@ -8,6 +8,13 @@ use std::collections::BTreeMap;
 /// The maximum size of a record of another process in bytes.
 const MAX_RECORD_BYTES: usize = 1 << 20;
 
+/// The identity of a wait: the key of its process and the number of the wait.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct WaitId {
+    pub(super) process: String,
+    pub(super) wait: u64,
+}
+
 /// The state of a blocked process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BlockedRecord {
@@ -16,6 +23,9 @@ pub(super) struct BlockedRecord {
     /// Whether the call may fail because of a deadlock: the process makes calls from one thread,
     /// and the deadline of the call is not near.
     pub(super) may_fail: bool,
+    /// The group that the blocked call creates, if it waits for other ranks to create it too: the
+    /// short id of the parent, and the name.
+    pub(super) joining: Option<(u64, String)>,
     /// The groups of the process by their short ids.
     pub(super) groups: BTreeMap<u64, GroupSnapshot>,
     pub(super) edges: Vec<WaitEdge>,
@@ -32,6 +42,8 @@ pub(super) struct GroupSnapshot {
     pub(super) rank: Rank,
     /// The number of collectives that the process has issued.
     pub(super) issued: u64,
+    /// Whether all these collectives have ended on this rank.
+    pub(super) is_idle: bool,
     /// The number of bytes sent to each rank; `None` if some are not in the stream yet.
     pub(super) sent: Vec<(Rank, Option<u64>)>,
     /// The announced messages that no receive has matched: the sender and its number.
@@ -40,9 +52,9 @@ pub(super) struct GroupSnapshot {
 
 impl GroupSnapshot {
     /// Creates the state from what a rank knows about itself.
-    pub(super) fn new(rank: Rank, issued: u64, traffic: &MessageTraffic) -> Self {
+    pub(super) fn new(rank: Rank, issued: u64, is_idle: bool, traffic: &MessageTraffic) -> Self {
         let MessageTraffic { sent, announced, .. } = traffic;
-        Self { rank, issued, sent: sent.clone(), announced: announced.clone() }
+        Self { rank, issued, is_idle, sent: sent.clone(), announced: announced.clone() }
     }
 
     /// Returns whether all messages to a rank are within the first `received` bytes.
@@ -52,16 +64,14 @@ impl GroupSnapshot {
     }
 }
 
-/// An edge from the wait of the process with the record to the wait of another process.
+/// An edge from the wait of the process with the record to other waits. The wait cannot end before
+/// one of the targets ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WaitEdge {
     /// The rank of the process with the record in the outermost group.
     pub(super) from: Rank,
-    /// The key of the other process.
-    pub(super) process: String,
-    /// The wait of the other process.
-    pub(super) wait: u64,
-    /// The short id of the group of the call. Both processes are members.
+    pub(super) targets: Vec<WaitId>,
+    /// The short id of the group of the call. The processes of all targets are members.
     pub(super) group: u64,
     /// A description, for example "rank 0 waits for rank 1 in barrier #3 of group world".
     pub(super) text: String,
@@ -71,14 +81,18 @@ impl BlockedRecord {
     /// Encodes the record for the store.
     pub(super) fn encode(&self) -> Vec<u8> {
         let group = |(id, state): (&u64, &GroupSnapshot)| {
-            let GroupSnapshot { rank, issued, sent, announced } = state;
-            json!([id, rank, issued, sent, announced])
+            let GroupSnapshot { rank, issued, is_idle, sent, announced } = state;
+            json!([id, rank, issued, is_idle, sent, announced])
         };
-        let edge =
-            |edge: &WaitEdge| json!([edge.from, edge.process, edge.wait, edge.group, edge.text]);
+        let target = |target: &WaitId| json!([target.process, target.wait]);
+        let edge = |edge: &WaitEdge| {
+            let targets: Vec<Value> = edge.targets.iter().map(target).collect();
+            json!([edge.from, targets, edge.group, edge.text])
+        };
         json!({
             "wait": self.wait,
             "may_fail": self.may_fail,
+            "joining": self.joining,
             "groups": self.groups.iter().map(group).collect::<Vec<_>>(),
             "edges": self.edges.iter().map(edge).collect::<Vec<_>>(),
             "confirmations": self.confirmations,
@@ -96,9 +110,14 @@ impl BlockedRecord {
         let value: Value = serde_json::from_slice(bytes).ok()?;
         let groups = value["groups"].as_array()?.iter().map(decode_group);
         let edges = value["edges"].as_array()?.iter().map(decode_edge);
+        let joining = match &value["joining"] {
+            Value::Null => None,
+            joining => Some((joining[0].as_u64()?, joining[1].as_str()?.to_owned())),
+        };
         Some(Self {
             wait: value["wait"].as_u64()?,
             may_fail: value["may_fail"].as_bool()?,
+            joining,
             groups: groups.collect::<Option<_>>()?,
             edges: edges.collect::<Option<_>>()?,
             confirmations: value["confirmations"].as_u64()?,
@@ -120,18 +139,21 @@ fn decode_group(value: &Value) -> Option<(u64, GroupSnapshot)> {
     let state = GroupSnapshot {
         rank: decode_rank(&value[1])?,
         issued: value[2].as_u64()?,
-        sent: value[3].as_array()?.iter().map(sent).collect::<Option<_>>()?,
-        announced: value[4].as_array()?.iter().map(announced).collect::<Option<_>>()?,
+        is_idle: value[3].as_bool()?,
+        sent: value[4].as_array()?.iter().map(sent).collect::<Option<_>>()?,
+        announced: value[5].as_array()?.iter().map(announced).collect::<Option<_>>()?,
     };
     Some((value[0].as_u64()?, state))
 }
 
 fn decode_edge(value: &Value) -> Option<WaitEdge> {
+    let target = |target: &Value| {
+        Some(WaitId { process: target[0].as_str()?.to_owned(), wait: target[1].as_u64()? })
+    };
     Some(WaitEdge {
         from: decode_rank(&value[0])?,
-        process: value[1].as_str()?.to_owned(),
-        wait: value[2].as_u64()?,
-        group: value[3].as_u64()?,
-        text: value[4].as_str()?.to_owned(),
+        targets: value[1].as_array()?.iter().map(target).collect::<Option<_>>()?,
+        group: value[2].as_u64()?,
+        text: value[3].as_str()?.to_owned(),
     })
 }

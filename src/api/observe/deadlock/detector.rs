@@ -33,11 +33,10 @@ pub(super) fn run() {
             other => {
                 active_steps = 0;
                 other.into_iter().for_each(Examination::finish);
-                Examination::new(oldest)
+                Examination::new(oldest.clone())
             }
         };
-        let is_single =
-            is_alone && thread::is_only_caller(oldest.thread_id) && !callbacks::has_registered();
+        let is_single = is_alone && thread::has_one_caller() && !callbacks::has_registered();
         let outcome = examination.step(is_single);
         let is_confirmed =
             matches!(&outcome, Ok(StepOutcome::Confirmed | StepOutcome::Deadlock(_)));

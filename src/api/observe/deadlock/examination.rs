@@ -2,14 +2,16 @@
 //! and the confirmation of a cycle.
 
 use super::blocked_calls::{self, RegisteredCall};
-use super::blocked_record::{BlockedRecord, WaitEdge};
-use super::cycle::{describe_cycle, find_cycle};
-use super::needs::{Need, OwnState};
+use super::blocked_record::{BlockedRecord, WaitEdge, WaitId};
+use super::needs::{Need, RankNeed};
+use super::own_state::OwnState;
+use super::wait_graph::{ClosedWait, describe_deadlock, find_deadlock};
 use crate::base::deadline::Deadline;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::log::LogLevel;
 use crate::store::Store;
 use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A process does not fail a call because of a deadlock if the deadline of the call is nearer.
@@ -46,10 +48,10 @@ pub(super) enum StepOutcome {
 pub(super) struct Deadlock {
     /// The description of the cycle.
     pub(super) text: String,
-    /// The short ids of the groups that must fail: first the group in which another process waits
-    /// for this one, and then the group of the call. The other process thus gets the deadlock as
+    /// The short ids of the groups that must fail: first the groups in which other processes wait
+    /// for this one, and then the group of the call. The other processes thus get the deadlock as
     /// the reason, even if this process leaves the groups immediately.
-    pub(super) groups: [u64; 2],
+    pub(super) groups: Vec<u64>,
 }
 
 /// The confirmations of another process.
@@ -67,11 +69,15 @@ pub(super) struct Examination {
     /// The record as it was last stored, and the key of this process.
     stored: Option<(String, BlockedRecord)>,
     confirmations: u64,
-    /// The confirmations of other waits, by process and number of the wait.
-    seen: HashMap<(String, u64), SeenConfirmations>,
+    /// The confirmations of other waits.
+    seen: HashMap<WaitId, SeenConfirmations>,
+    /// The times at which the records of other waits were first read.
+    first_reads: HashMap<WaitId, Instant>,
     /// The position in the list of needs at which the next step begins to read.
     next_need: usize,
     is_logged: bool,
+    /// The store with the record.
+    record_store: Option<Weak<dyn Store>>,
 }
 
 /// The records of other processes, each read at most once per step.
@@ -102,8 +108,8 @@ impl RecordReader<'_> {
         }
     }
 
-    fn record_of_wait(&mut self, process: &str, wait: u64) -> Option<&BlockedRecord> {
-        self.read(process).ok().flatten().filter(|record| record.wait == wait)
+    fn record_of_wait(&mut self, id: &WaitId) -> Option<&BlockedRecord> {
+        self.read(&id.process).ok().flatten().filter(|record| record.wait == id.wait)
     }
 }
 
@@ -118,8 +124,10 @@ impl Examination {
             stored: None,
             confirmations: 0,
             seen: HashMap::new(),
+            first_reads: HashMap::new(),
             next_need: 0,
             is_logged: false,
+            record_store: None,
         }
     }
 
@@ -128,8 +136,11 @@ impl Examination {
     /// # Errors
     /// The errors of the store.
     pub(super) fn step(&mut self, is_single: bool) -> Result<StepOutcome> {
-        let Some(own) = OwnState::read(&self.registered.call) else { return Ok(StepOutcome::Idle) };
-        let Some(process) = own.processes.get(own.rank).cloned() else {
+        let published = blocked_calls::published_needs(self.registered.wait);
+        let Some(own) = OwnState::read(&self.registered.call, published.as_deref()) else {
+            return Ok(StepOutcome::Idle);
+        };
+        let Some(process) = own.processes.get(own.caller.rank).cloned() else {
             return Ok(StepOutcome::Idle);
         };
         // The state must have been read during the wait.
@@ -140,20 +151,24 @@ impl Examination {
         let mut record = BlockedRecord {
             wait: self.registered.wait,
             may_fail: is_single && own.remaining > MIN_REMAINING,
+            joining: own.joining.clone(),
             groups: own.groups.clone(),
             edges: self.find_edges(&own, &mut reader)?,
             confirmations: self.confirmations,
             has_failed: false,
         };
-        let edges_of = |process: &str, wait: u64| {
-            reader.record_of_wait(process, wait).map(|record| record.edges.clone())
-        };
+        let edges_of = |id: &WaitId| reader.record_of_wait(id).map(|record| record.edges.clone());
         let before = record.confirmations;
-        let cycle = find_cycle((&process, record.wait), &record.edges, edges_of);
-        let verdict = cycle.and_then(|cycle| {
-            let text = self.check_cycle(&cycle, &mut record, &mut reader)?;
-            Some(Deadlock { text, groups: [cycle.last()?.group, own.group] })
+        let own_wait = WaitId { process: process.clone(), wait: record.wait };
+        let waits = find_deadlock(&own_wait, &record.edges, edges_of);
+        let verdict = waits.and_then(|waits| {
+            let text = self.check_deadlock(&waits, &mut record, &mut reader)?;
+            let waits_for_own = waits.iter().filter(|it| it.edge.targets.contains(&own_wait));
+            let mut groups: Vec<u64> = waits_for_own.map(|it| it.edge.group).collect();
+            groups.push(own.caller.group);
+            Some(Deadlock { text, groups })
         });
+        self.record_store = Some(Arc::downgrade(&own.store));
         self.store(own.store.as_ref(), process, &record)?;
         Ok(match verdict {
             Some(deadlock) => StepOutcome::Deadlock(deadlock),
@@ -183,49 +198,63 @@ impl Examination {
         Ok(edges)
     }
 
-    /// Returns the edge for something that the call needs, if the other process has not done it.
+    /// Returns the edge for something that the call needs, if no process has done it.
     fn edge_of(
-        &self,
+        &mut self,
         need: &Need,
         own: &OwnState,
         reader: &mut RecordReader<'_>,
     ) -> Result<Option<WaitEdge>> {
-        let Some(process) = own.processes.get(need.rank) else { return Ok(None) };
-        let wait = if need.rank == own.rank {
-            self.registered.wait
-        } else {
-            match reader.read(process)? {
-                Some(record) if need.is_unmet(own.group, own.rank, record) => record.wait,
-                _ => return Ok(None),
-            }
-        };
+        let mut targets = Vec::with_capacity(need.alternatives.len());
+        for alternative in &need.alternatives {
+            let Some(target) = self.target_of(alternative, own, reader)? else { return Ok(None) };
+            targets.push(target);
+        }
         let global = |rank: usize| own.global_ranks.get(rank).copied().unwrap_or(rank);
-        let (from, to) = (global(own.rank), global(need.rank));
-        let text = format!("rank {from} waits for rank {to} in {}", own.text);
-        let (process, group) = (process.clone(), own.group);
-        Ok(Some(WaitEdge { from, process, wait, group, text }))
+        let from = global(own.caller.rank);
+        let whom = match need.alternatives.as_slice() {
+            [one] => format!("rank {}", global(one.rank)),
+            _ => "any rank".to_owned(),
+        };
+        let text = format!("rank {from} waits for {whom} in {}", own.text);
+        Ok(Some(WaitEdge { from, targets, group: own.caller.group, text }))
     }
 
-    /// Confirms a cycle, or logs it if its calls may not fail. Returns the text of the deadlock if
-    /// all processes of the cycle have confirmed it.
-    fn check_cycle(
+    /// Returns the wait of a process that has not made the needed call.
+    fn target_of(
         &mut self,
-        cycle: &[WaitEdge],
+        need: &RankNeed,
+        own: &OwnState,
+        reader: &mut RecordReader<'_>,
+    ) -> Result<Option<WaitId>> {
+        let Some(process) = own.processes.get(need.rank).cloned() else { return Ok(None) };
+        if need.rank == own.caller.rank {
+            return Ok(Some(WaitId { process, wait: self.registered.wait }));
+        }
+        let Some(record) = reader.read(&process)? else { return Ok(None) };
+        let id = WaitId { process, wait: record.wait };
+        let first_read = *self.first_reads.entry(id.clone()).or_insert_with(Instant::now);
+        Ok(need.is_unmet(own.caller, record, first_read).then_some(id))
+    }
+
+    /// Confirms a deadlock, or logs it if its calls may not fail. Returns the text of the deadlock if
+    /// all of its processes have confirmed it. The first wait is that of this process.
+    fn check_deadlock(
+        &mut self,
+        waits: &[ClosedWait],
         record: &mut BlockedRecord,
         reader: &mut RecordReader<'_>,
     ) -> Option<String> {
-        let text = describe_cycle(cycle);
-        // The last edge leads back to this process.
-        let others = cycle.get(..cycle.len().saturating_sub(1))?;
+        let text = describe_deadlock(waits);
         let mut may_fail = record.may_fail;
         let mut is_confirmed = true;
-        for edge in others {
-            let other = reader.record_of_wait(&edge.process, edge.wait)?;
+        for ClosedWait { wait, .. } in waits.get(1..)? {
+            let other = reader.record_of_wait(wait)?;
             may_fail &= other.may_fail || other.has_failed;
-            is_confirmed &= other.has_failed || self.sees_confirmation(&edge.process, other);
+            is_confirmed &= other.has_failed || self.sees_confirmation(wait, other);
         }
         if !may_fail {
-            self.log_once(cycle, &text);
+            self.log_once(waits, &text);
             return None;
         }
         self.confirmations += 1;
@@ -236,21 +265,21 @@ impl Examination {
 
     /// Returns whether the counter of another process has changed within a short time, during its
     /// present wait.
-    fn sees_confirmation(&mut self, process: &str, record: &BlockedRecord) -> bool {
+    fn sees_confirmation(&mut self, wait: &WaitId, record: &BlockedRecord) -> bool {
         let count = record.confirmations;
         let new = SeenConfirmations { count, changed: None };
-        let seen = self.seen.entry((process.to_owned(), record.wait)).or_insert(new);
+        let seen = self.seen.entry(wait.clone()).or_insert(new);
         if seen.count != count {
             *seen = SeenConfirmations { count, changed: Some(Instant::now()) };
         }
         seen.changed.is_some_and(|changed| changed.elapsed() < CONFIRMATION_LIFETIME)
     }
 
-    /// Logs a cycle whose calls do not fail. Of the processes of the cycle, the one with the lowest
-    /// rank logs it.
-    fn log_once(&mut self, cycle: &[WaitEdge], text: &str) {
-        let own = cycle.first().map(|edge| edge.from);
-        if own == cycle.iter().map(|edge| edge.from).min()
+    /// Logs a deadlock whose calls do not fail. Of its processes, the one with the lowest rank logs
+    /// it.
+    fn log_once(&mut self, waits: &[ClosedWait], text: &str) {
+        let own = waits.first().map(|wait| wait.edge.from);
+        if own == waits.iter().map(|wait| wait.edge.from).min()
             && !std::mem::replace(&mut self.is_logged, true)
         {
             crate::log!(
@@ -276,7 +305,7 @@ impl Examination {
         if record.has_failed {
             return;
         }
-        let store = OwnState::read(&self.registered.call).map(|own| own.store);
+        let store = self.record_store.as_ref().and_then(Weak::upgrade);
         if let Some(store) = store {
             let deadline = Deadline::after(REQUEST_TIMEOUT);
             // Without the store, the record is not read either.

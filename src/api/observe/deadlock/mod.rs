@@ -10,9 +10,11 @@
 //! * **Edges.** A call of process P needs process Q if it cannot end before Q makes a certain call:
 //!   a collective with a certain sequence number, a send, or a receive ([`needs`]). If Q's record
 //!   shows that Q is blocked and had not made this call, there is an edge from the wait of P to the
-//!   wait of Q. P adds its edges to its record.
+//!   wait of Q. A receive from any rank has one edge to the waits of all ranks. P adds its edges to
+//!   its record.
 //! * **Cycles.** A process that has edges follows them through the records of the other processes
-//!   ([`cycle`]). If they lead back to its own wait, the processes on the way are in a deadlock.
+//!   ([`wait_graph`]). If they lead back to its own wait, the processes on the way are in a
+//!   deadlock.
 //!
 //! **A cycle is a deadlock even if some of its records are old.** Assume that each process of the
 //! cycle makes calls from one thread. Consider the first of the waits to end. It ends because the
@@ -31,27 +33,40 @@
 //! process that sees all other counters change within a short time fails the group of its call, and
 //! stores that it did. The other processes then do the same.
 //!
-//! **Limits.** Some waits have no edges: receives from any rank, probes, calls with a count for
-//! each rank (`_v`), and calls without elements. The same holds for roots that wait for other
-//! ranks, for the creation of groups, and for messages of back ends that do not report their
-//! traffic.
+//! **Where needs come from.** The needs of most collectives follow from the descriptor and the
+//! counts. Roots and senders wait for other ranks only if buffers are full, so the algorithms
+//! report for which ranks they wait ([`awaited_ranks`]). The needs of a message follow from the
+//! traffic of the engine. Probes, monitored barriers and creations of groups wait for control
+//! messages, and publish their needs ([`BlockedCallGuard::publish`]).
+//!
+//! **Limits.** Some waits have no edges: waits for any of several works, and messages of back ends
+//! that do not report their traffic. The same holds for a wait for the leader of a host that itself
+//! waits for another rank.
 
+mod awaited_ranks;
 mod blocked_calls;
 mod blocked_record;
-mod cycle;
 mod detector;
 mod examination;
 mod needs;
+mod own_state;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
+mod wait_graph;
 
-pub(in crate::api) use blocked_calls::{AwaitedWork, BlockedCallGuard};
+pub(in crate::api) use awaited_ranks::record_awaited_ranks;
+pub(in crate::api) use blocked_calls::{
+    AwaitedWork, AwaitedWorkKind, BlockedCallGuard, PublishedNeeds,
+};
+pub(in crate::api) use needs::Need;
 
+use crate::process::thread;
 use crate::wait::blocked_thread;
 
 /// Starts to watch the calls of this process.
 pub(in crate::api) fn start_watching() {
     blocked_calls::set_detector(detector::run);
-    blocked_thread::set_handler(blocked_calls::register_current_call);
+    thread::set_end_of_sliced_wait(blocked_calls::end_sliced_wait);
+    blocked_thread::set_handlers(blocked_calls::register_current_call, blocked_calls::record_poll);
 }

@@ -1,168 +1,177 @@
 //! What a blocked call needs from other processes, and whether the record of a process shows that
 //! it has not done this.
 
-use super::blocked_calls::{AwaitedOperation, BlockedCall};
-use super::blocked_record::{BlockedRecord, GroupSnapshot};
-use crate::api::observe::recorder::{self, EntrySnapshot, OpenGroup};
-use crate::base::ids::Rank;
-use crate::store::Store;
+use super::blocked_record::BlockedRecord;
+use crate::api::observe::operation_details::CallSizes;
+use crate::base::ids::{Rank, WorldSize};
 use crate::transport::{CountSpec, Descriptor, MessageTraffic, OpKind, UnmatchedMessage};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
-/// A call of another process without which the blocked call cannot end.
+/// A call that a process must make. Without it, or without one of its alternatives, the blocked
+/// call cannot end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Need {
-    /// The rank of the other process in the group of the call.
+pub(in crate::api) struct Need {
+    pub(super) alternatives: Vec<RankNeed>,
+}
+
+/// A call of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RankNeed {
+    /// The rank of the process in the group of the blocked call.
     pub(super) rank: Rank,
-    /// The call.
     pub(super) call: NeededCall,
 }
 
-/// A call that a process must make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The call that a process must make.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NeededCall {
     /// A collective with this sequence number.
     Collective(u64),
+    /// A collective with this sequence number, as an algorithm has reported at this time.
+    Participation { sequence: u64, reported: Instant },
     /// A send. This rank has processed this number of bytes of the process.
     Send { received: u64 },
     /// A receive of the message that was announced under this number.
     Receive { number: u64 },
+    /// The creation of the group that this rank creates: the short id of the parent, and the name.
+    /// This rank has processed this number of bytes of the process.
+    Joining { received: u64, parent: u64, name: String },
+}
+
+/// The group of a blocked call, and the rank of this process in the group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallerRank {
+    pub(super) group: u64,
+    pub(super) rank: Rank,
+}
+
+impl From<RankNeed> for Need {
+    fn from(need: RankNeed) -> Self {
+        Self { alternatives: vec![need] }
+    }
 }
 
 impl Need {
-    /// Returns whether the record of the process shows that it has not made the call. `me` is the
-    /// rank of this process in the group.
-    pub(super) fn is_unmet(&self, group: u64, me: Rank, record: &BlockedRecord) -> bool {
-        let state = record.groups.get(&group).filter(|state| state.rank == self.rank);
-        state.is_some_and(|state| match self.call {
-            NeededCall::Collective(sequence) => state.issued < sequence,
-            NeededCall::Send { received } => state.has_sent_at_most(me, received),
-            NeededCall::Receive { number } => state.announced.contains(&(me, number)),
-        })
-    }
-}
-
-/// The state of this process for the examination of one blocked call.
-#[derive(Debug)]
-pub(super) struct OwnState {
-    /// The group of the call.
-    pub(super) group: u64,
-    pub(super) rank: Rank,
-    /// The rank of each member of the group in the outermost group.
-    pub(super) global_ranks: Vec<Rank>,
-    /// The keys of the members' processes.
-    pub(super) processes: Vec<String>,
-    /// The text of the call, for example "barrier #3 of group world".
-    pub(super) text: String,
-    /// What the call needs. The rank of this process comes first, and then the ranks after it.
-    pub(super) needs: Vec<Need>,
-    /// All groups of the process.
-    pub(super) groups: BTreeMap<u64, GroupSnapshot>,
-    pub(super) store: Arc<dyn Store>,
-    /// The time until the deadline of the call.
-    pub(super) remaining: Duration,
-}
-
-impl OwnState {
-    /// Reads the state. Returns `None` if the group is unknown or has no store.
-    pub(super) fn read(call: &BlockedCall) -> Option<Self> {
-        let mut own = None;
-        let mut groups = BTreeMap::new();
-        recorder::visit_open_groups(|group| {
-            let is_own = group.queue == call.queue;
-            let work_id = match call.operation {
-                AwaitedOperation::Message { work_id, .. } if is_own => work_id,
-                _ => 0,
-            };
-            let engine = group.backend.point_to_point();
-            let traffic = engine.map(|engine| engine.traffic(work_id)).unwrap_or_default();
-            groups.insert(group.id, GroupSnapshot::new(group.rank, group.issued, &traffic));
-            if is_own {
-                own = Self::of_group(call, group, &traffic);
-            }
-        });
-        own.map(|own| Self { groups, ..own })
+    /// Returns the need for a message of a rank; `None` if a message of it is partly received.
+    pub(in crate::api) fn message_of(rank: Rank, traffic: &MessageTraffic) -> Option<Self> {
+        Some(RankNeed::message(rank, traffic)?.into())
     }
 
-    /// Creates the state without the list of groups.
-    fn of_group(
-        call: &BlockedCall,
-        group: &OpenGroup<'_>,
+    /// Returns the need for a message of any of these ranks, as far as they are present.
+    pub(in crate::api) fn message_of_any(
+        ranks: impl Iterator<Item = Rank>,
         traffic: &MessageTraffic,
     ) -> Option<Self> {
-        let (me, size) = (group.rank, group.global_ranks.len());
-        let (mut needs, title, issued_ago) = match call.operation {
-            AwaitedOperation::Collective { sequence } => {
-                let entry = find_collective(group, sequence)?;
-                let descriptor = entry.descriptor()?;
-                let title = format!("{} #{sequence}", descriptor.call_name());
-                let needs = needs_of_collective(&descriptor, me, size);
-                (needs, title, entry.issued_ago())
-            }
-            AwaitedOperation::Message { message, .. } => {
-                (needs_of_message(traffic, me), message.to_string(), Duration::ZERO)
-            }
-        };
-        needs.sort_by_key(|need| (need.rank + size - me) % size);
-        let timeout = call.timeout.map(|timeout| timeout.saturating_sub(issued_ago));
-        let deadlines = call.deadlines.iter().flatten().map(|deadline| deadline.remaining());
-        Some(Self {
-            group: group.id,
-            rank: me,
-            global_ranks: group.global_ranks.to_vec(),
-            processes: group.backend.rank_locations().iter().map(process_key).collect(),
-            text: format!("{title} of group {}", group.name),
-            needs,
-            groups: BTreeMap::new(),
-            store: group.store.upgrade()?,
-            remaining: timeout.into_iter().chain(deadlines).min().unwrap_or(Duration::MAX),
-        })
+        let present = ranks.filter(|rank| !traffic.departed.contains(rank));
+        let alternatives = present.map(|rank| RankNeed::message(rank, traffic));
+        let alternatives: Vec<RankNeed> = alternatives.collect::<Option<_>>()?;
+        (!alternatives.is_empty()).then_some(Self { alternatives })
+    }
+
+    /// Returns the need that a rank joins the creation of a group with this name.
+    pub(in crate::api) fn joining(
+        rank: Rank,
+        traffic: &MessageTraffic,
+        parent: u64,
+        name: &str,
+    ) -> Option<Self> {
+        let (received, name) = (traffic.received_from(rank)?, name.to_owned());
+        let call = NeededCall::Joining { received, parent, name };
+        Some(RankNeed { rank, call }.into())
     }
 }
 
-fn process_key(location: &crate::backend::RankLocation) -> String {
-    format!("{}/{}", location.name.host, location.name.pid)
-}
+impl RankNeed {
+    fn message(rank: Rank, traffic: &MessageTraffic) -> Option<Self> {
+        let received = traffic.received_from(rank)?;
+        Some(Self { rank, call: NeededCall::Send { received } })
+    }
 
-fn find_collective(group: &OpenGroup<'_>, sequence: u64) -> Option<EntrySnapshot> {
-    let key = (group.id, group.rank as u64);
-    recorder::newest_entries(recorder::MAX_ENTRIES).find(|entry| {
-        (entry.group, entry.rank) == key && entry.is_collective() && entry.sequence() == sequence
-    })
+    /// Returns whether the record of the process shows that it has not made the call. The record was
+    /// read for the first time at `first_read`.
+    pub(super) fn is_unmet(
+        &self,
+        caller: CallerRank,
+        record: &BlockedRecord,
+        first_read: Instant,
+    ) -> bool {
+        let state = record.groups.get(&caller.group).filter(|state| state.rank == self.rank);
+        state.is_some_and(|state| match &self.call {
+            NeededCall::Collective(sequence) => state.issued < *sequence,
+            // The process has done its part of all earlier collectives. If the algorithm still
+            // waits after that, it waits for this collective.
+            NeededCall::Participation { sequence, reported } => {
+                state.issued < *sequence && state.is_idle && *reported > first_read
+            }
+            NeededCall::Send { received } => state.has_sent_at_most(caller.rank, *received),
+            NeededCall::Receive { number } => state.announced.contains(&(caller.rank, *number)),
+            NeededCall::Joining { received, parent, name } => {
+                let is_joining = record
+                    .joining
+                    .as_ref()
+                    .is_some_and(|(group, joined)| (group, joined) == (parent, name));
+                !is_joining && state.has_sent_at_most(caller.rank, *received)
+            }
+        })
+    }
 }
 
 /// Returns what a collective needs: the calls of the ranks whose data this rank gets.
-fn needs_of_collective(descriptor: &Descriptor, me: Rank, size: usize) -> Vec<Need> {
-    let is_root = descriptor.root == Some(me);
-    let ranks = match descriptor.kind {
-        OpKind::Barrier => 0..size,
-        // Such a call may end without the other ranks.
-        _ if descriptor.count_spec == CountSpec::Count(0) => 0..0,
-        OpKind::AllReduce | OpKind::AllGather | OpKind::ReduceScatter | OpKind::AllToAll => 0..size,
-        OpKind::Reduce | OpKind::Gather if is_root => 0..size,
-        OpKind::Broadcast | OpKind::Scatter if !is_root => {
-            descriptor.root.map_or(0..0, |root| root..root + 1)
-        }
-        OpKind::Scan | OpKind::Exscan => 0..me,
-        _ => 0..0,
-    };
+pub(super) fn needs_of_collective(
+    descriptor: &Descriptor,
+    sizes: &CallSizes,
+    me: Rank,
+    size: WorldSize,
+) -> Vec<Need> {
+    let ranks = data_sources(descriptor, sizes, me, size);
     let call = NeededCall::Collective(descriptor.sequence);
-    ranks.filter(|&rank| rank != me && rank < size).map(|rank| Need { rank, call }).collect()
+    let ranks = ranks.into_iter().filter(|&rank| rank != me && rank < size);
+    ranks.map(|rank| RankNeed { rank, call: call.clone() }.into()).collect()
 }
 
-fn needs_of_message(traffic: &MessageTraffic, me: Rank) -> Vec<Need> {
+fn data_sources(
+    descriptor: &Descriptor,
+    sizes: &CallSizes,
+    me: Rank,
+    size: WorldSize,
+) -> Vec<Rank> {
+    let is_root = descriptor.root == Some(me);
+    let root = || descriptor.root.into_iter().collect();
+    let outputs = sizes.outputs.as_deref().unwrap_or_default();
+    let is_empty = |output: &Vec<u64>| output.iter().product::<u64>() == 0;
+    let (has_output, has_blocks) = (!outputs.iter().all(is_empty), outputs.len() > 1);
+    match descriptor.kind {
+        OpKind::Barrier => (0..size).collect(),
+        // Such a call may end without the other ranks.
+        _ if descriptor.count_spec == CountSpec::Count(0) => Vec::new(),
+        OpKind::AllReduce | OpKind::AllGather | OpKind::ReduceScatter | OpKind::AllToAll => {
+            (0..size).collect()
+        }
+        OpKind::Reduce | OpKind::Gather if is_root => (0..size).collect(),
+        OpKind::Broadcast | OpKind::Scatter if !is_root => root(),
+        OpKind::Scan | OpKind::Exscan => (0..me).collect(),
+        OpKind::ReduceScatterV if has_output => (0..size).collect(),
+        OpKind::ScatterV if has_output && !is_root => root(),
+        OpKind::AllGatherV | OpKind::AllToAllV | OpKind::GatherV if has_blocks => {
+            let blocks = outputs.iter().enumerate().filter(|(_, block)| !is_empty(block));
+            blocks.map(|(rank, _)| rank).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Returns what a message needs. Rank `me` of a group of `size` ranks sends or receives it.
+pub(super) fn needs_of_message(traffic: &MessageTraffic, me: Rank, size: WorldSize) -> Vec<Need> {
     let need = |message: &UnmatchedMessage| match *message {
         UnmatchedMessage::Send { to, number } => {
-            Some(Need { rank: to, call: NeededCall::Receive { number } })
+            Some(RankNeed { rank: to, call: NeededCall::Receive { number } }.into())
         }
-        UnmatchedMessage::Receive { from } if from == me => {
-            Some(Need { rank: me, call: NeededCall::Send { received: 0 } })
+        UnmatchedMessage::Receive { from: Some(from) } if from == me => {
+            Some(RankNeed { rank: me, call: NeededCall::Send { received: 0 } }.into())
         }
-        UnmatchedMessage::Receive { from } => {
-            let (_, received) = *traffic.received.iter().find(|&&(rank, _)| rank == from)?;
-            Some(Need { rank: from, call: NeededCall::Send { received } })
+        UnmatchedMessage::Receive { from: Some(from) } => Need::message_of(from, traffic),
+        UnmatchedMessage::Receive { from: None } => {
+            Need::message_of_any((0..size).filter(|&rank| rank != me), traffic)
         }
     };
     traffic.unmatched.iter().filter_map(need).collect()

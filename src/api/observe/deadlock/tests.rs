@@ -1,26 +1,44 @@
 //! Tests of the records, the edges and the cycles, without other processes.
 
+use super::awaited_ranks::{awaited_ranks, record_awaited_ranks};
 use super::blocked_calls::next_wait;
-use super::blocked_record::{BlockedRecord, GroupSnapshot, WaitEdge};
-use super::cycle::{describe_cycle, find_cycle};
-use super::needs::{Need, NeededCall};
+use super::blocked_record::{BlockedRecord, GroupSnapshot, WaitEdge, WaitId};
+use super::needs::{CallerRank, Need, NeededCall, RankNeed, needs_of_collective, needs_of_message};
+use super::wait_graph::{ClosedWait, describe_deadlock, find_deadlock};
+use crate::api::observe::operation_details::CallSizes;
+use crate::api::observe::recorder::short_group_id;
+use crate::base::ids::Nonce;
+use crate::base::label::Label;
+use crate::transport::{CountSpec, Descriptor, MessageTraffic, OpKind, UnmatchedMessage};
 use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+fn wait_of(rank: usize, wait: u64) -> WaitId {
+    WaitId { process: format!("host/{rank}"), wait }
+}
+
+/// Creates an edge from a wait to the waits with one number of several processes.
+fn edge_to_any(from: usize, to: &[usize], wait: u64) -> WaitEdge {
+    let targets = to.iter().map(|&to| wait_of(to, wait)).collect();
+    WaitEdge { from, targets, group: 7, text: format!("rank {from} waits for rank {to:?}") }
+}
 
 fn edge(from: usize, to: usize, wait: u64) -> WaitEdge {
-    let text = format!("rank {from} waits for rank {to}");
-    WaitEdge { from, process: format!("host/{to}"), wait, group: 7, text }
+    edge_to_any(from, &[to], wait)
 }
 
 fn state(issued: u64) -> GroupSnapshot {
-    GroupSnapshot { rank: 1, issued, sent: vec![(0, Some(64)), (2, None)], announced: vec![(0, 5)] }
+    let (sent, announced) = (vec![(0, Some(64)), (2, None)], vec![(0, 5)]);
+    GroupSnapshot { rank: 1, issued, is_idle: true, sent, announced }
 }
 
 fn record() -> BlockedRecord {
     BlockedRecord {
         wait: 3,
         may_fail: true,
+        joining: Some((8, "pair".to_owned())),
         groups: BTreeMap::from([(7, state(4)), (u64::MAX, state(0))]),
-        edges: vec![edge(1, 0, 2), edge(1, 2, u64::MAX)],
+        edges: vec![edge(1, 0, 2), edge_to_any(1, &[2, 3], u64::MAX)],
         confirmations: 9,
         has_failed: false,
     }
@@ -47,7 +65,9 @@ fn waits_of_two_processes_have_different_numbers() {
 
 #[test]
 fn needs_are_unmet_only_with_proof() {
-    let unmet = |rank, call, group| Need { rank, call }.is_unmet(group, 0, &record());
+    let now = Instant::now();
+    let caller = |group| CallerRank { group, rank: 0 };
+    let unmet = |rank, call, group| RankNeed { rank, call }.is_unmet(caller(group), &record(), now);
     assert!(unmet(1, NeededCall::Collective(5), 7));
     assert!(!unmet(1, NeededCall::Collective(4), 7), "the rank has issued the call");
     assert!(!unmet(2, NeededCall::Collective(5), 7), "the record belongs to another rank");
@@ -56,46 +76,156 @@ fn needs_are_unmet_only_with_proof() {
     assert!(!unmet(1, NeededCall::Send { received: 63 }, 7), "a message may be on its way");
     assert!(unmet(1, NeededCall::Receive { number: 5 }, 7));
     assert!(!unmet(1, NeededCall::Receive { number: 6 }, 7), "a receive may have matched");
+    let joining =
+        |received, name: &str| NeededCall::Joining { received, parent: 8, name: name.to_owned() };
+    assert!(unmet(1, joining(64, "other"), 7), "the rank creates another group");
+    assert!(!unmet(1, joining(64, "pair"), 7), "the rank creates the group");
+    assert!(!unmet(1, joining(63, "other"), 7), "a message may be on its way");
     // Some messages to rank 2 are not in the stream yet, and nothing was sent to rank 3.
     assert!(!state(0).has_sent_at_most(2, u64::MAX) && state(0).has_sent_at_most(3, 0));
 }
 
-/// Searches a cycle through wait 1 of process 0.
-fn cycle_of(edges: &[WaitEdge]) -> Option<Vec<WaitEdge>> {
-    let mut by_wait: HashMap<String, Vec<WaitEdge>> = HashMap::new();
+#[test]
+fn participation_is_unmet_only_after_earlier_collectives() {
+    let first_read = Instant::now();
+    let later = first_read + Duration::from_millis(1);
+    let unmet = |sequence, reported, is_idle| {
+        let mut record = record();
+        record.groups.insert(7, GroupSnapshot { is_idle, ..state(4) });
+        RankNeed { rank: 1, call: NeededCall::Participation { sequence, reported } }.is_unmet(
+            CallerRank { group: 7, rank: 0 },
+            &record,
+            first_read,
+        )
+    };
+    assert!(unmet(5, later, true));
+    assert!(!unmet(4, later, true), "the rank has issued the call");
+    assert!(!unmet(5, later, false), "an earlier collective may end the wait");
+    assert!(!unmet(5, first_read, true), "the report may be older than the end of the collective");
+}
+
+/// Returns the ranks whose calls a collective of rank 1 of 3 ranks needs.
+fn needed_ranks(kind: OpKind, root: Option<usize>, outputs: &[u64]) -> Vec<usize> {
+    let descriptor = Descriptor {
+        kind,
+        dtype: None,
+        op: None,
+        root,
+        count_spec: CountSpec::Count(1),
+        sequence: 4,
+        algorithm: 0,
+        part: 0,
+        label: Label::NONE,
+    };
+    let outputs = Some(outputs.iter().map(|&count| vec![count]).collect());
+    let sizes = CallSizes { inputs: None, outputs };
+    let needs = needs_of_collective(&descriptor, &sizes, 1, 3);
+    needs.iter().map(|need| need.alternatives[0].rank).collect()
+}
+
+#[test]
+fn collectives_need_the_ranks_whose_data_they_get() {
+    assert_eq!(needed_ranks(OpKind::AllReduce, None, &[5]), [0, 2]);
+    assert_eq!(needed_ranks(OpKind::Scan, None, &[5]), [0]);
+    assert_eq!(needed_ranks(OpKind::Broadcast, Some(2), &[5]), [2]);
+    assert!(needed_ranks(OpKind::Broadcast, Some(1), &[5]).is_empty());
+    assert_eq!(needed_ranks(OpKind::AllToAllV, None, &[5, 5, 0]), [0]);
+    assert_eq!(needed_ranks(OpKind::AllGatherV, None, &[0, 0, 1]), [2]);
+    assert_eq!(needed_ranks(OpKind::GatherV, Some(1), &[1, 1, 1]), [0, 2]);
+    assert!(needed_ranks(OpKind::GatherV, Some(0), &[]).is_empty());
+    assert_eq!(needed_ranks(OpKind::ScatterV, Some(0), &[3]), [0]);
+    assert!(needed_ranks(OpKind::ScatterV, Some(0), &[0]).is_empty());
+    assert_eq!(needed_ranks(OpKind::ReduceScatterV, None, &[2]), [0, 2]);
+    assert!(needed_ranks(OpKind::ReduceScatterV, None, &[0]).is_empty());
+}
+
+#[test]
+fn receive_from_any_rank_needs_one_of_the_present_ranks() {
+    let mut traffic = MessageTraffic {
+        received: vec![(0, 10), (2, 20), (3, 30)],
+        departed: vec![3],
+        unmatched: vec![UnmatchedMessage::Receive { from: None }],
+        ..MessageTraffic::default()
+    };
+    let need = |rank, received| RankNeed { rank, call: NeededCall::Send { received } };
+    let alternatives = vec![need(0, 10), need(2, 20)];
+    assert_eq!(needs_of_message(&traffic, 1, 4), [Need { alternatives }]);
+    traffic.received.remove(0);
+    assert_eq!(needs_of_message(&traffic, 1, 4), [], "a message is partly received");
+}
+
+#[test]
+fn last_report_of_awaited_ranks_counts() {
+    let group = Nonce([7; 16]);
+    let awaited = || awaited_ranks(short_group_id(group), 1).map(|it| (it.sequence, it.ranks));
+    record_awaited_ranks(group, 1, 5, &[0, 2]);
+    record_awaited_ranks(group, 2, 9, &[1]);
+    assert_eq!(awaited(), Some((5, vec![0, 2])));
+    record_awaited_ranks(group, 1, 6, &[2]);
+    assert_eq!(awaited(), Some((6, vec![2])));
+    record_awaited_ranks(group, 1, 6, &[]);
+    assert_eq!(awaited(), None);
+    record_awaited_ranks(group, 2, 9, &[]);
+}
+
+/// Searches for a deadlock with wait 1 of process 0. All waits of the other processes have the
+/// number `wait`.
+fn deadlock_of(edges: &[WaitEdge]) -> Option<Vec<ClosedWait>> {
+    let mut by_wait: HashMap<WaitId, Vec<WaitEdge>> = HashMap::new();
     for edge in edges {
-        by_wait.entry(format!("host/{}", edge.from)).or_default().push(edge.clone());
+        by_wait.entry(wait_of(edge.from, 1)).or_default().push(edge.clone());
     }
-    let first = by_wait.get("host/0").cloned().unwrap_or_default();
-    find_cycle(("host/0", 1), &first, |process, wait| {
-        by_wait.get(process).filter(|_| wait == 1).cloned()
-    })
+    let first = by_wait.get(&wait_of(0, 1)).cloned().unwrap_or_default();
+    find_deadlock(&wait_of(0, 1), &first, |wait| by_wait.get(wait).cloned())
+}
+
+fn ranks_of(waits: &[ClosedWait]) -> Vec<usize> {
+    waits.iter().map(|wait| wait.edge.from).collect()
 }
 
 #[test]
 fn cycles_are_found_through_any_number_of_processes() {
     for size in 1..40 {
         let mut edges: Vec<WaitEdge> = (0..size).map(|at| edge(at, (at + 1) % size, 1)).collect();
-        let cycle = cycle_of(&edges).unwrap();
-        assert_eq!(cycle, edges);
+        let mut cycle = deadlock_of(&edges).unwrap();
+        let found: Vec<WaitEdge> = cycle.iter().map(|wait| wait.edge.clone()).collect();
+        assert_eq!(found, edges);
         // All processes of the cycle get the same text.
-        let text = describe_cycle(&cycle);
+        let text = describe_deadlock(&cycle);
         assert!(text.starts_with("deadlock: rank 0 waits for rank"), "{text}");
-        edges.rotate_left(size / 2);
-        assert_eq!(describe_cycle(&edges), text);
+        cycle.rotate_left(size / 2);
+        assert_eq!(describe_deadlock(&cycle), text);
+        assert_eq!(text.contains("more waits"), size > 16, "{text}");
         edges.pop();
-        assert_eq!(cycle_of(&edges), None);
+        assert_eq!(deadlock_of(&edges), None);
     }
 }
 
 #[test]
 fn cycles_need_the_present_waits() {
-    assert_eq!(cycle_of(&[edge(0, 1, 1), edge(1, 0, 2)]), None, "process 0 waits anew");
-    assert_eq!(cycle_of(&[edge(0, 1, 2), edge(1, 0, 1)]), None, "process 1 waits anew");
+    assert_eq!(deadlock_of(&[edge(0, 1, 1), edge(1, 0, 2)]), None, "process 0 waits anew");
+    assert_eq!(deadlock_of(&[edge(0, 1, 2), edge(1, 0, 1)]), None, "process 1 waits anew");
     // A cycle that does not contain process 0, and a way that branches.
-    assert_eq!(cycle_of(&[edge(0, 1, 1), edge(1, 2, 1), edge(2, 1, 1)]), None);
+    assert_eq!(deadlock_of(&[edge(0, 1, 1), edge(1, 2, 1), edge(2, 1, 1)]), None);
     let branches = [edge(0, 1, 1), edge(1, 2, 1), edge(2, 3, 1), edge(1, 4, 1), edge(4, 0, 1)];
-    let cycle = cycle_of(&branches).unwrap();
-    let ranks: Vec<usize> = cycle.iter().map(|edge| edge.from).collect();
-    assert_eq!(ranks, [0, 1, 4]);
+    assert_eq!(ranks_of(&deadlock_of(&branches).unwrap()), [0, 1, 4]);
+    // Of two ways back, the shorter one is reported.
+    let ways = [edge(0, 1, 1), edge(1, 2, 1), edge(2, 0, 1), edge(1, 0, 1)];
+    assert_eq!(ranks_of(&deadlock_of(&ways).unwrap()), [0, 1]);
+}
+
+#[test]
+fn wait_for_any_rank_needs_all_ranks_in_the_deadlock() {
+    let any = edge_to_any(0, &[1, 2], 1);
+    assert_eq!(deadlock_of(&[any.clone(), edge(1, 0, 1)]), None, "rank 2 is not blocked");
+    let both = [any.clone(), edge(1, 0, 1), edge(2, 1, 1)];
+    let waits = deadlock_of(&both).unwrap();
+    assert_eq!(ranks_of(&waits), [0, 1, 2]);
+    assert!(
+        describe_deadlock(&waits).starts_with("deadlock: rank 0 waits for rank [1, 2]; rank 1")
+    );
+    // Rank 2 waits for rank 3, which is not blocked.
+    assert_eq!(deadlock_of(&[any.clone(), edge(1, 0, 1), edge(2, 3, 1)]), None);
+    // Another need of rank 0 leads into a cycle.
+    assert_eq!(ranks_of(&deadlock_of(&[any, edge(0, 1, 1), edge(1, 0, 1)]).unwrap()), [0, 1]);
 }

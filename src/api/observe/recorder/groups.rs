@@ -55,6 +55,9 @@ pub(in crate::api) struct NewGroup<'a> {
 pub(in crate::api) trait IssueCounter: Send + Sync + Debug {
     /// Returns the number of collectives.
     fn issued(&self) -> u64;
+
+    /// Returns whether all of them have ended.
+    fn is_idle(&self) -> bool;
 }
 
 /// A group that the process is in, as [`visit_open_groups`] passes it. The list is locked.
@@ -70,6 +73,8 @@ pub(in crate::api) struct OpenGroup<'a> {
     pub(in crate::api) queue: usize,
     /// The number of collectives that this process has issued.
     pub(in crate::api) issued: u64,
+    /// Whether all these collectives have ended.
+    pub(in crate::api) is_idle: bool,
     /// The back end. A visitor may keep it only if its thread may shut a back end down.
     pub(in crate::api) backend: &'a Arc<dyn Backend>,
     pub(in crate::api) store: &'a Weak<dyn Store>,
@@ -358,6 +363,7 @@ pub(in crate::api) fn visit_open_groups(mut visit: impl FnMut(&OpenGroup<'_>)) {
             global_ranks: &group.global_ranks,
             queue: Arc::as_ptr(&queue).addr(),
             issued: queue.issued(),
+            is_idle: queue.is_idle(),
             backend: &backend,
             store: &group.store,
         });

@@ -92,7 +92,7 @@ impl EntrySnapshot {
     }
 
     /// Returns the details of the operation.
-    pub(super) fn details(&self) -> OperationDetails {
+    pub(in crate::api) fn details(&self) -> OperationDetails {
         read_details(self.number)
     }
 

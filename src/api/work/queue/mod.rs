@@ -141,6 +141,10 @@ impl IssueCounter for RunQueue {
     fn issued(&self) -> u64 {
         Self::issued(self)
     }
+
+    fn is_idle(&self) -> bool {
+        Self::is_idle(self)
+    }
 }
 
 impl RunQueue {
