@@ -25,7 +25,8 @@ pub struct ThreadFlags {
     caller_state: Cell<u8>,
 }
 
-/// A bit of `caller_state`: the thread has called an exported function, and counts as a caller.
+/// A bit of `caller_state`: the thread has called an exported function. Unless it is a thread of the
+/// library, it counts as a caller.
 const COUNTED: u8 = 1;
 /// A bit of `caller_state`: the last call of the thread was a part of a wait that goes on.
 const IN_SLICED_WAIT: u8 = 2;
@@ -86,7 +87,8 @@ impl ThreadFlags {
     #[cold]
     fn record_special_call(&self) {
         let state = self.caller_state.get();
-        if state & COUNTED == 0 {
+        // Threads of the library call exported functions only in callbacks, which are counted apart.
+        if state & COUNTED == 0 && !is_library_thread() {
             // While the thread ends, the variable may be gone. Then the thread no longer counts.
             let _gone = COUNTED_CALLER.try_with(|_| {});
         }

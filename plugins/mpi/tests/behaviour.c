@@ -263,6 +263,23 @@ static void difference_is_an_error_of_all_ranks(int has_detail)
     CHECK_STATUS(dist_finalize(), has_detail ? DIST_OK : DIST_ERR_MISMATCH);
 }
 
+/*
+ * The ranks use two groups in opposite orders. MPI cannot cancel the collectives, so the buffers are
+ * not used again.
+ */
+static void groups_in_opposite_orders_are_a_deadlock(void)
+{
+    static int64_t value = 1, sums[2];
+    dist_group_t *groups[2] = { NULL, NULL };
+    int i;
+    for (i = 0; i < 2; i++) {
+        CHECK_STATUS(dist_group_new(dist_world(), NULL, 0, NULL, &groups[i]), DIST_OK);
+    }
+    CHECK_STATUS(dist_all_reduce(groups[rank % 2], &value, &sums[0], 1, DIST_I64, DIST_SUM, NULL, NULL),
+                 DIST_ERR_DEADLOCK);
+    CHECK_MESSAGE("rank 0 waits for rank 1 in all_reduce #1 of group");
+}
+
 static int parse_thread_level(const char *mode)
 {
     return strcmp(mode, "multiple") == 0     ? MPI_THREAD_MULTIPLE
@@ -273,9 +290,10 @@ static int parse_thread_level(const char *mode)
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "own";
-    int is_late = strcmp(mode, "late") == 0, is_different = strncmp(mode, "differ", 6) == 0;
+    int is_late = strcmp(mode, "late") == 0, is_deadlock = strcmp(mode, "deadlock") == 0;
+    int is_different = strncmp(mode, "differ", 6) == 0;
     int has_detail = strcmp(mode, "differ_detail") == 0;
-    int is_own = is_late || is_different || strcmp(mode, "own") == 0, provided = 0;
+    int is_own = is_late || is_deadlock || is_different || strcmp(mode, "own") == 0, provided = 0;
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     if (!is_own && MPI_Init_thread(&argc, &argv, parse_thread_level(mode), &provided) != MPI_SUCCESS) {
         return 1;
@@ -289,6 +307,10 @@ int main(int argc, char **argv)
     size = dist_get_world_size(dist_world());
     if (is_late) {
         late_rank_times_out_the_collective();
+        return check_report();
+    }
+    if (is_deadlock) {
+        groups_in_opposite_orders_are_a_deadlock();
         return check_report();
     }
     if (is_different) {

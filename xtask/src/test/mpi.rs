@@ -99,7 +99,7 @@ fn run_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     run::run_checked(mpi.launcher(3)?.arg(&program).arg("differ"), LIMIT)?;
     // In these modes the group fails, so libdist does not end MPI, and the launcher may end the
     // other ranks. So only the output counts.
-    for (mode, ranks) in [("differ_detail", 3), ("late", 2)] {
+    for (mode, ranks) in [("differ_detail", 3), ("late", 2), ("deadlock", 2)] {
         let failed = run::run_quietly(mpi.launcher(ranks)?.arg(&program).arg(mode), LIMIT)?;
         if failed.text.contains("does not hold") || !failed.text.contains("checks, 0 failed") {
             return Err(format!("the test \"{mode}\" failed: {}", failed.output_tail()));

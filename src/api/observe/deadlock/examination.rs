@@ -237,8 +237,8 @@ impl Examination {
         Ok(need.is_unmet(own.caller, record, first_read).then_some(id))
     }
 
-    /// Confirms a deadlock, or logs it if its calls may not fail. Returns the text of the deadlock if
-    /// all of its processes have confirmed it. The first wait is that of this process.
+    /// Confirms a deadlock, or logs it if its calls may not fail. Returns the text of the deadlock
+    /// if all of its processes have confirmed it. The first wait is that of this process.
     fn check_deadlock(
         &mut self,
         waits: &[ClosedWait],

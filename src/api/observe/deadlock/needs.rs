@@ -87,8 +87,8 @@ impl RankNeed {
         Some(Self { rank, call: NeededCall::Send { received } })
     }
 
-    /// Returns whether the record of the process shows that it has not made the call. The record was
-    /// read for the first time at `first_read`.
+    /// Returns whether the record of the process shows that it has not made the call. The record
+    /// was read for the first time at `first_read`.
     pub(super) fn is_unmet(
         &self,
         caller: CallerRank,
