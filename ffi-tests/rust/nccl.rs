@@ -296,15 +296,29 @@ fn dead_rank_is_named_and_others_continue() {
 }
 
 fn check_rank_death(backend: &str) {
+    run_processes("death", 3, backend);
+}
+
+#[test]
+fn deadlock_of_groups_in_opposite_orders_is_reported() {
+    for backend in ["nccl", "native", "inside=nccl,between=native"] {
+        run_processes("deadlock", 2, backend);
+    }
+}
+
+/// Runs a program whose ranks are processes. Its arguments are the rank, the number of ranks, and
+/// the back end.
+fn run_processes(name: &str, ranks: usize, backend: &str) {
     let Some(compiler) = Compiler::find() else { return };
-    let program = program(&compiler, "death", true);
-    let hosts = if backend.contains("inside=") { "DIST_HOST_ID=host$((rank / 2))" } else { "" };
-    let script = "port=$1; shift; pids=; for rank in 0 1 2; do \
-         HOSTS RANK=$rank WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank 3 $2 & pids=\"$pids $!\"; done; \
+    let program = program(&compiler, name, true);
+    let hosts =
+        if backend.contains("inside=") { "DIST_HOST_ID=host$((rank * 2 / RANKS))" } else { "" };
+    let script = "port=$1; shift; pids=; for rank in $(seq 0 $((RANKS - 1))); do \
+         HOSTS RANK=$rank WORLD_SIZE=RANKS MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank RANKS $2 & pids=\"$pids $!\"; done; \
          worst=0; for pid in $pids; do wait $pid || worst=1; done; exit $worst";
-    let script = script.replace("HOSTS", hosts);
+    let script = script.replace("HOSTS", hosts).replace("RANKS", &ranks.to_string());
     let words = ["sh", "-c", &script, "sh", &free_port(), &program, backend];
-    run_with(&format!("death_{backend}"), &[], &words).expect_success();
+    run_with(&format!("{name}_{backend}"), &[], &words).expect_success();
 }
 
 fn free_port() -> String {

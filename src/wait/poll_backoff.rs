@@ -8,7 +8,7 @@
 //!    twice as long as the previous sleep, up to a maximum. A sleeper needs 60 us or more to wake,
 //!    so each sleep lasts that much longer than requested.
 
-use super::pause;
+use super::{blocked_thread, pause};
 use crate::base::deadline::Deadline;
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,7 @@ impl PollBackoff {
         if self.yielding_since.get_or_insert_with(Instant::now).elapsed() < YIELD_TIME {
             std::thread::yield_now();
         } else {
+            blocked_thread::record_poll();
             pause(self.next_sleep, deadline);
             self.next_sleep = (self.next_sleep * 2).min(self.max_sleep);
         }
