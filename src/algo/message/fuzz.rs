@@ -210,8 +210,11 @@ fn matches_model(
                 2 => presence.call_fingerprint,
                 _ => return false,
             };
+            // A notice of a later operation, or of a later part of this one, does not belong here.
+            let is_late = found.descriptor.order_key() > presence.descriptor.order_key();
             if found.kind != CollectiveMessageKind::ArrivalNotice
                 || found.call_fingerprint != fingerprint
+                || is_late
             {
                 return false;
             }
