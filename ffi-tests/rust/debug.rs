@@ -11,7 +11,9 @@
 mod harness;
 mod worker;
 
-use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_TIMEOUT};
+use dist::ffi::types::{
+    DIST_ERR_ABORTED, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
+};
 use harness::{FinishedJob, TestJob};
 
 /// The transports between the ranks.
@@ -188,6 +190,25 @@ fn unusable_variables_are_named() {
 }
 
 #[test]
+fn unusable_trace_file_is_an_error() {
+    let variables = [("DIST_TRACE_FILE", "/no such folder/trace_")];
+    let ended = job(1, &variables, |_| "init\nleaks\n".to_owned()).finish();
+    let parts = ["DIST_TRACE_FILE", "/no such folder/trace_0.json"];
+    ended.report("0", "init").assert_failed(DIST_ERR_SYSTEM, &parts);
+}
+
+#[test]
+fn misspelt_variable_is_named_once() {
+    let variables = [("DIST_LOG_LEVEL", "WARN"), ("DIST_TIMEOUTMS", "1"), ("DIST_MY_OWN", "1")];
+    let program = "init\nfinalize\ninit\nfinalize\nleaks\n";
+    let ended = job(1, &variables, |_| program.to_owned()).finish();
+    let log = ended.stderr_text("0");
+    let line = "the environment variable DIST_TIMEOUTMS has no effect; is DIST_TIMEOUT_MS meant?";
+    assert_eq!(log.matches(line).count(), 1, "{log}");
+    assert_eq!(log.matches("has no effect").count(), 1, "{log}");
+}
+
+#[test]
 fn info_level_logs_group_creation() {
     let program = "init\nall_reduce f32 SUM 7\nbarrier\nfinalize\nleaks\n";
     let ended = job(2, &[("DIST_DEBUG_LEVEL", "INFO")], |_| program.to_owned()).finish();
@@ -280,6 +301,26 @@ fn late_rank_is_logged_during_a_long_wait() {
         for name in names(3) {
             ended.assert_all_succeeded(&name, if name == "2" { 8 } else { 6 });
         }
+    }
+}
+
+#[test]
+fn error_of_a_time_out_names_the_operation_once() {
+    let calls = ["barrier timeout_ms=200", "barrier timeout_ms=200 async=1\nsettle"];
+    for (transport, call) in
+        TRANSPORTS.iter().flat_map(|transport| calls.map(|call| (transport, call)))
+    {
+        let mut job = job(2, &[("DIST_TRANSPORT", *transport)], |rank| match rank {
+            0 => format!("init\n{call}\nfinalize\n"),
+            _ => "init\ngate late\nfinalize\n".to_owned(),
+        });
+        let command = call.lines().last().unwrap_or_default();
+        job.await_reports(&["0"], command);
+        job.open_gate("late");
+        let ended = job.finish();
+        let report = ended.report("0", command);
+        report.assert_failed(DIST_ERR_TIMEOUT, &["barrier #1 on group world, rank 0: timed out"]);
+        assert_eq!(report.message.matches("barrier #").count(), 1, "{report:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::label::Label;
+use crate::base::plural::Plural;
 use crate::transport::{Descriptor, OpKind, PeerName};
 use std::fmt;
 
@@ -85,8 +86,8 @@ impl CountMismatch<'_> {
         let Self { sender: from, sent_bytes: sent, receiver: to, expected_bytes: expected } = self;
         let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
         let message = format!(
-            "count mismatch in {descriptor}: {from} sends {} elements to {to}, which expects {}",
-            sent / element,
+            "count mismatch in {descriptor}: {from} sends {} to {to}, which expects {}",
+            Plural(sent / element, "element"),
             expected / element
         );
         Error::new(ErrorKind::Mismatch, message).with_culprit(culprit.rank)

@@ -9,6 +9,7 @@ use super::row::{Algorithm, GroupShape};
 use super::rules::{AlgorithmRule, AlgorithmRules, former_algorithm_error};
 use super::table::algorithms;
 use crate::base::error::{Error, Result};
+use crate::base::plural::Plural;
 use crate::transport::OpKind;
 
 /// The selected algorithm, and the rule that selected it.
@@ -79,10 +80,10 @@ fn no_such_algorithm_error(
     };
     let size = if bytes == usize::MAX { "any size".into() } else { format!("{bytes} bytes") };
     Error::invalid(format!(
-        "{} has no algorithm \"{name}\"{order} for {size} in a group of {} ranks on {} nodes; usable algorithms: {}",
+        "{} has no algorithm \"{name}\"{order} for {size} in a group of {} on {}; usable algorithms: {}",
         kind.name(),
-        shape.ranks,
-        shape.nodes,
+        Plural(shape.ranks, "rank"),
+        Plural(shape.nodes, "node"),
         names.join(", ")
     ))
 }

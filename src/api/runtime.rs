@@ -20,6 +20,8 @@ use crate::base::deadline::Deadline;
 use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
+use crate::base::misspelt;
+use crate::base::plural::Plural;
 use crate::base::sync::{lock, unpoisoned};
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
@@ -135,6 +137,7 @@ fn make_world(options: InitOptions) -> Result<()> {
     config::refuse_former_names()?;
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
+    misspelt::warn_of_misspelt_variables();
     let deadline = connect_deadline(options.connect_timeout_ms)?;
     let setup = set_up_store(&options, &deadline)?;
     let left = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX).max(1);
@@ -263,8 +266,8 @@ pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
     if !group.wait_for_works(&Deadline::after(time_after_failure(deadline))) {
         crate::log!(
             LogLevel::Warn,
-            "{} works are still outstanding at the end of dist_finalize",
-            group.outstanding_works()
+            "still outstanding at the end of dist_finalize: {}",
+            Plural(group.outstanding_works(), "work")
         );
     }
 }

@@ -131,7 +131,7 @@ variables! {
     TUNING_FILE = "DIST_TUNING_FILE", "user", "none",
         "A file that selects algorithms by operation and size (docs/tuning.md). The value of rank 0 counts.";
     TRACE_FILE = "DIST_TRACE_FILE", "user", "none",
-        "The prefix of the trace file of this process, followed by its rank and `.json`. The trace lasts from the first group to dist_finalize.";
+        "The prefix of the trace file of this process, followed by its rank and `.json`. The trace lasts from the first group to dist_finalize. A file that cannot be written is an error of dist_init.";
     NCCL_LIB = "DIST_NCCL_LIB", "user", "libnccl.so.2, libnccl.so",
         "The file of NCCL (docs/nccl.md), if the loader's search path has none or another one.";
     VLLM_NCCL_SO_PATH = "VLLM_NCCL_SO_PATH", "user", "none", "The same, where DIST_NCCL_LIB is not set.";

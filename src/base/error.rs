@@ -296,6 +296,15 @@ impl Error {
         self
     }
 
+    /// Removes a prefix from the message, if the message begins with it.
+    #[must_use]
+    pub fn without_prefix(mut self, prefix: &str) -> Self {
+        if let Some(rest) = self.0.message.strip_prefix(prefix) {
+            self.0.message = rest.to_owned();
+        }
+        self
+    }
+
     /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -369,6 +378,15 @@ mod tests {
             assert_eq!(ErrorKind::from_code(kind.code()), kind);
         }
         assert_eq!(ErrorKind::from_code(250), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn prefix_is_removed_only_from_the_beginning() {
+        let error = Error::invalid("barrier #1 of rank 0 timed out: barrier #1 of rank 0");
+        let shorter = error.clone().without_prefix("barrier #1 of rank 0 ");
+        assert_eq!(shorter.message(), "timed out: barrier #1 of rank 0");
+        assert_eq!(shorter.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.clone().without_prefix("timed out").message(), error.message());
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::op::ReduceOp;
+use crate::base::plural::Plural;
 use crate::kernel;
 use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::collections::HashMap;
@@ -208,7 +209,7 @@ impl OperationTask for FusedTask {
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
-        let calls = format!("{descriptor} for {} calls of a batch", self.calls.len());
+        let calls = format!("{descriptor} for {} of a batch", Plural(self.calls.len(), "call"));
         if self.labels.is_empty() {
             return calls;
         }

@@ -12,7 +12,7 @@ use crate::api::observe::operation_details::CallSizes;
 use crate::api::observe::recorder::OperationRecord;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::debug::{self, NanCheck};
-use crate::base::error::{ErrorContext as _, Result};
+use crate::base::error::Result;
 use crate::transport::Descriptor;
 use crate::wait::WaitInterrupt;
 
@@ -113,8 +113,8 @@ impl Group {
             }
         };
         record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
-        let title = || format!("{} on {}", title(&descriptor), self.describe_rank());
-        outcome.context(title).inspect_err(|error| self.report_to_caller(error))
+        let outcome = outcome.map_err(|error| self.with_call_context(error, &title(&descriptor)));
+        outcome.inspect_err(|error| self.report_to_caller(error))
     }
 
     /// Adds the name of the operation to the error of a blocking call, and reports the error before
@@ -124,7 +124,8 @@ impl Group {
         outcome: Result<()>,
         descriptor: &Descriptor,
     ) -> Result<()> {
-        let outcome = outcome.context(|| format!("{descriptor} on {}", self.describe_rank()));
+        let outcome =
+            outcome.map_err(|error| self.with_call_context(error, &descriptor.to_string()));
         outcome.inspect_err(|error| self.report_to_caller(error))
     }
 }

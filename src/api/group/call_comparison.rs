@@ -30,6 +30,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::plural::Plural;
 use crate::store::Store;
 use crate::transport::RefusedMessage;
 use serde_json::{Value, json};
@@ -115,8 +116,11 @@ impl StoredCalls {
     fn describe_numbers(&self, other: &Self) -> String {
         let (more, fewer) = if self.calls > other.calls { (self, other) } else { (other, self) };
         let numbers = format!(
-            "rank {} made {} calls, and rank {} made {}",
-            more.rank, more.calls, fewer.rank, fewer.calls
+            "rank {} made {}, and rank {} made {}",
+            more.rank,
+            Plural(more.calls, "call"),
+            fewer.rank,
+            fewer.calls
         );
         if more.calls == fewer.calls {
             return format!("{numbers}; an earlier call differs");

@@ -8,7 +8,7 @@ use crate::api::group::activity;
 use crate::api::group::group_keys;
 use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin, operation_timeout_ms};
 use crate::api::membership::rendezvous::{Rendezvous, StoreExchange};
-use crate::api::observe::recorder;
+use crate::api::observe::{recorder, trace};
 use crate::api::work::callbacks;
 use crate::backend::{self, DeviceBackend, GroupContext};
 use crate::base::config;
@@ -67,6 +67,8 @@ impl Group {
         debug::read_environment()?;
         this_process::mark_used()?;
         let GroupOptions { store, rank, size, name, .. } = options;
+        let global_rank = options.global_ranks.as_ref().and_then(|ranks| ranks.get(rank).copied());
+        trace::start_from_environment(global_rank.unwrap_or(rank))?;
         let timeout_ms = operation_timeout_ms(options.timeout_ms)?;
         let deadline = connect_deadline(options.connect_timeout_ms)?;
         let process = format!("pid {}, host {}", this_process::pid(), this_process::host_name());

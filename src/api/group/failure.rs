@@ -105,6 +105,13 @@ impl Group {
         })
     }
 
+    /// Adds the title of an operation of this rank and the name of this rank to an error. If the
+    /// error is about the same operation of this rank, it does not name them again.
+    pub(in crate::api) fn with_call_context(&self, error: Error, title: &str) -> Error {
+        let own = format!("{title} of {} ", self.rank_location().name);
+        error.without_prefix(&own).context(format_args!("{title} on {}", self.describe_rank()))
+    }
+
     /// Fails the group because the deadline of a call passed while the call waited for earlier
     /// operations of this rank. The call may already run on other ranks, so the group cannot
     /// continue.
@@ -116,8 +123,8 @@ impl Group {
         let earlier =
             activity::find_earlier_running_collective(self.id(), self.rank(), descriptor.sequence);
         let message = format!(
-            "{descriptor} of rank {} timed out after {} ms waiting for earlier operations of this rank{}",
-            self.rank(),
+            "{descriptor} of {} timed out after {} ms waiting for earlier operations of this rank{}",
+            self.rank_location().name,
             deadline.elapsed().as_millis(),
             earlier.map(|first| format!(", of which {first} is in progress")).unwrap_or_default()
         );

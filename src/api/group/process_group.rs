@@ -20,6 +20,7 @@ use crate::base::debug::{self, DebugLevel};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::log::{self, LogLevel};
+use crate::base::plural::Plural;
 use crate::store::Store;
 use crate::transport::PointToPoint;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
@@ -121,7 +122,6 @@ impl Group {
         backend: Arc<dyn Backend>,
     ) -> Self {
         let GroupIdentity { id, name, rank, timeout_ms } = identity;
-        trace::start_from_environment(origin.global_ranks.get(rank).copied().unwrap_or(rank));
         let observer = GroupObserver::new(id, &name, rank, &origin.global_ranks, &backend);
         let queue = RunQueue::default();
         drop(queue.history.set(Arc::clone(&observer.history)));
@@ -395,10 +395,10 @@ impl Group {
         let failure = self.failure().map(|error| format!("; it failed: {error}"));
         crate::log!(
             LogLevel::Info,
-            "{} is released after {} collective operations and {} messages{}",
+            "{} is released after {} and {}{}",
             self.describe_rank(),
-            self.queue.issued(),
-            self.messages_issued.load(Ordering::Relaxed),
+            Plural(self.queue.issued(), "collective operation"),
+            Plural(self.messages_issued.load(Ordering::Relaxed), "message"),
             failure.unwrap_or_default()
         );
     }

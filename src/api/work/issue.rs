@@ -93,12 +93,8 @@ impl<T: OperationTask> TaskJob<T> {
         record.end(&outcome);
         let outcome = outcome.map_err(|error| {
             recorder::request_failure_dump();
-            let error = error.context(format_args!(
-                "{} on {}",
-                task.title(&descriptor),
-                group.describe_rank()
-            ));
-            group.with_culprit_process(error)
+            let title = task.title(&descriptor).to_string();
+            group.with_culprit_process(group.with_call_context(error, &title))
         });
         if let Some(turn) = turn {
             turn.end_without_wake();

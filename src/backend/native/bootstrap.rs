@@ -26,6 +26,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::nodes::NodeMap;
+use crate::base::plural::Plural;
 use crate::transport::cma;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::shm::{ShmJoinConfig, ShmListener, ShmMember};
@@ -136,7 +137,12 @@ fn bootstrap_group(
         reconnect_endpoint,
     )?);
     let transport = plan.transport_name(node_transport);
-    crate::log!(LogLevel::Info, "group {}: {} ranks over {transport}", context.group, context.size);
+    crate::log!(
+        LogLevel::Info,
+        "group {}: {} over {transport}",
+        context.group,
+        Plural(context.size, "rank")
+    );
     let NativeGroupPlan { nodes, rank_locations, shape, rules, heartbeat_ms, .. } = plan;
     let has_arrival_check = infos[0].has_detail_level;
     if let Some(other) = infos.iter().position(|info| info.has_detail_level != has_arrival_check) {

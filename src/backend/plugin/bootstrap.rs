@@ -12,6 +12,7 @@ use crate::backend::{Backend, BootstrapExchange, GroupContext};
 use crate::base::debug::{self, DebugLevel};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::nodes::NodeMap;
+use crate::base::plural::Plural;
 use crate::device;
 use crate::sys::host;
 use serde_json::{Value, json};
@@ -149,9 +150,9 @@ fn bootstrap_group(
     }
     crate::log!(
         crate::base::log::LogLevel::Info,
-        "group {}: {} ranks over back end {name}",
+        "group {}: {} over back end {name}",
         context.group,
-        context.size
+        Plural(context.size, "rank")
     );
     let labels: Vec<&str> = infos.iter().map(|info| info.host_id.as_str()).collect();
     let hosts = NodeMap::by_label(&labels);

@@ -18,6 +18,7 @@ use crate::backend::{
     RankLocation, SupportQuery,
 };
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::plural::Plural;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -57,10 +58,10 @@ impl TwoLevelGroup {
         )?;
         crate::log!(
             crate::base::log::LogLevel::Info,
-            "group {}: {} ranks on {} hosts over {name}",
+            "group {}: {} on {} over {name}",
             context.group,
-            context.size,
-            groups.hosts.node_count()
+            Plural(context.size, "rank"),
+            Plural(groups.hosts.node_count(), "host")
         );
         Ok(Self { name: registry::intern_name(&name), groups, support, scratch, failures })
     }

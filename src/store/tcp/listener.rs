@@ -216,8 +216,8 @@ fn adopt_fd(fd: OwnedFd, port: u16) -> Result<TcpListener> {
 fn listen_error(address: SocketAddr, cause: io::Error) -> Error {
     let remedy = match cause.kind() {
         io::ErrorKind::AddrInUse => {
-            "; another program, or an earlier run, uses the port: end that program, choose another port, or \
-             pass port 0 for a free one"
+            "; another process uses the port: another rank 0 of this job (each process needs its own RANK), \
+             another program, or an earlier run; end that process, choose another port, or pass port 0 for a free one"
         }
         io::ErrorKind::AddrNotAvailable => {
             "; this host has no such address: bind to an address of this host (bind_address in the options, or \

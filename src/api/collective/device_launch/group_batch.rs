@@ -213,9 +213,11 @@ impl GroupBatch {
                 record.device_time_record().listen(work.device_completion());
                 record.end(outcome);
             }
-            let title = call.descriptor(self.first_number + index as u64, options.label);
-            let context = || format!("{title} on {}", self.group.describe_rank());
-            let explain = |error: Error| self.group.with_culprit_process(error.context(context()));
+            let title =
+                call.descriptor(self.first_number + index as u64, options.label).to_string();
+            let explain = |error: Error| {
+                self.group.with_culprit_process(self.group.with_call_context(error, &title))
+            };
             ended.push((work, outcome.clone().map_err(explain)));
         }
         for message in std::mem::take(&mut self.messages) {

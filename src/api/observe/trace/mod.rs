@@ -26,7 +26,7 @@ pub(in crate::api) use track::GroupTrack;
 
 use crate::base::config;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::gpu;
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
@@ -132,15 +132,14 @@ pub(in crate::api) fn flush() {
 
 /// Starts a trace if the environment requests a trace and no trace is running. `rank` is this
 /// process's rank in the world group.
-pub(in crate::api) fn start_from_environment(rank: Rank) {
+///
+/// # Errors
+/// The error of [`start`], with the name of the variable.
+pub(in crate::api) fn start_from_environment(rank: Rank) -> Result<()> {
     static TRACES: AtomicU32 = AtomicU32::new(0);
-    let prefix = match config::read_text(config::TRACE_FILE) {
-        Ok(Some(prefix)) => prefix,
-        Ok(None) => return,
-        Err(error) => return crate::log!(LogLevel::Error, "no trace is written: {error}"),
-    };
+    let Some(prefix) = config::read_text(config::TRACE_FILE)? else { return Ok(()) };
     if active_buffer().is_some() {
-        return;
+        return Ok(());
     }
     // A process may create several world groups one after the other. The trace of each has a
     // separate file.
@@ -148,13 +147,7 @@ pub(in crate::api) fn start_from_environment(rank: Rank) {
         0 => format!("{prefix}{rank}.json"),
         earlier => format!("{prefix}{rank}.{earlier}.json"),
     };
-    if let Err(error) = begin_trace(&path, true) {
-        crate::log!(
-            LogLevel::Error,
-            "no trace is written although {} requests one: {error}",
-            config::TRACE_FILE.name
-        );
-    }
+    begin_trace(&path, true).context(|| config::TRACE_FILE.name)
 }
 
 /// Ends the trace if the environment requested it.

@@ -47,6 +47,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::LogLevel;
+use crate::base::plural::Plural;
 use crate::base::sync::lock;
 use crate::process::thread;
 use crate::wait::{WaitPolicy, wait_until};
@@ -91,7 +92,8 @@ impl StagingMessages {
     ) -> Result<PostedCompletion> {
         self.host.failure_state.check_failure()?;
         if let Some(peer) = peer.filter(|&peer| peer >= self.size) {
-            let message = format!("there is no rank {peer}: the group has {} ranks", self.size);
+            let message =
+                format!("there is no rank {peer}: the group has {}", Plural(self.size, "rank"));
             return Err(Error::invalid(message));
         }
         let ready_event = self.host.record_event(stream)?;
