@@ -1,5 +1,5 @@
 /*
- * Trains a model of LightGBM on all ranks of a job, each of which has its own rows. The ranks
+ * Trains a model of LightGBM on all ranks of a job. Each rank has its own rows. The ranks
  * communicate over libdist, or for comparison over LightGBM's own sockets. Both give the same
  * model: the program prints its hash.
  *
