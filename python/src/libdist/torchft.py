@@ -5,7 +5,7 @@
 
     manager = torchft.Manager(pg=ProcessGroupLibdist(timeout=timedelta(seconds=10)), ...)
 
-Replicas notice a dead replica within 100 ms, and need not wait for a time-out.
+After a failure, `errored` returns an exception that names the failed replica.
 """
 
 from __future__ import annotations
