@@ -47,7 +47,8 @@ class PackageTest(unittest.TestCase):
 
     def test_every_public_name_exists(self):
         for name in dir(libdist):
-            if name != "torch":
+            # These modules import a package that may be missing.
+            if name not in ("lightgbm", "ray", "torch", "torchft"):
                 getattr(libdist, name)
 
     def test_every_status_has_an_exception(self):

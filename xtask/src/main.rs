@@ -22,6 +22,7 @@ mod examples;
 mod fuzz;
 mod generated_files;
 mod gpu;
+mod integrations;
 mod interop;
 mod loom;
 mod miri;
@@ -101,6 +102,11 @@ torch [--venv DIR] [--subclass python|cxx] [--only WORDS] [--exits N]
                     python/tests/torch_*.py, over the Python package; WORDS is a part of the name
                     of a part, such as suite, training, failures, exits or speed; N is the number
                     of interpreters that end in the part exits (16)
+integrations [--only WORDS] [--subclass python|cxx]
+                    test the Python package inside LightGBM, Ray, torchft and Accelerate, and the
+                    blocks of docs/integrations.md; download them and torch (large); WORDS is a
+                    part of the name of a part: lightgbm, ray, torchft, accelerate, documents, or
+                    speed (on request only: LightGBM against its own sockets)
 cost [--against TREE]
                     count the instructions of a 4-byte all_reduce, send and recv under callgrind;
                     compare them with another source tree, whose release library must be built;
@@ -162,6 +168,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "header" => generated_files::update_headers(rest),
         "python" => generated_files::update_python(rest),
         "support-table" => generated_files::update_support_table(rest),
+        "integrations" => integrations::main(rest),
         "interop" => interop::main(rest),
         "torch" => torch_suite::main(rest),
         "bench-store" => bench_store::main(rest),

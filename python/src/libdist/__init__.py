@@ -106,7 +106,7 @@ _LAZY = {
     "trace_start": "diagnostics",
     "trace_stop": "diagnostics",
 }
-_SUBMODULES = {"diagnostics", "objects", "operators", "torch"}
+_SUBMODULES = {"diagnostics", "lightgbm", "objects", "operators", "ray", "torch", "torchft"}
 
 
 def __getattr__(name: str) -> Any:

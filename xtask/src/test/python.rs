@@ -17,7 +17,7 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(600);
 const TEST_LIMIT: Duration = Duration::from_secs(900);
 
 /// The packages that the tests need, besides libdist.
-const NEEDED_PACKAGES: &[&str] = &["hatchling", "numpy", "ml_dtypes"];
+const NEEDED_PACKAGES: &[&str] = &["hatchling", "numpy", "ml_dtypes", "lightgbm==4.7.0"];
 
 /// The first command of `docs/python.md` that uses several ranks. Each rank prints the sum of the
 /// ones of four ranks.
