@@ -9,6 +9,8 @@ import threading
 import weakref
 from datetime import timedelta
 
+import torch
+
 from .. import _abi
 from .._library import copied_text, last_error, lib, new_handle, text
 from ..errors import from_status
@@ -164,7 +166,8 @@ class NativeGroup:
                 self._dropped.remove(entry)
                 lib.dist_work_release(work)
                 if finish is not None and status == _abi.DIST_OK:
-                    finish(None)
+                    with torch.no_grad():
+                        finish(None)
 
 
 def _leave_all() -> None:
