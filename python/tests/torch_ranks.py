@@ -36,6 +36,9 @@ def init(layout="host", name="libdist", timeout_s=60):
 
     import torch.distributed as dist
 
+    # An old torch does not look for back ends itself.
+    import libdist.torch  # noqa: F401
+
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ.update(layout_variables(layout, rank, ranks))
     dist.init_process_group(name, timeout=datetime.timedelta(seconds=timeout_s))

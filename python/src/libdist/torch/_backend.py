@@ -284,15 +284,14 @@ class LibdistProcessGroup(Operations, c10d.ProcessGroup):
         self._recent = collections.deque(maxlen=_KEPT_WORKS)
         self.begin()
 
-    def issue(self, *arguments, **options):
-        """Issues one operation.
+    def _begun(self, work, opts):
+        """Returns the work of an issued operation.
 
         This torch does not keep the Python part of a work alive, and would wait for ever without
         it. The last works therefore stay alive.
         """
-        work = Operations.issue(self, *arguments, **options)
         self._recent.append(work)
-        return work
+        return Operations._begun(self, work, opts)
 
     def _start_coalescing(self, _device):
         self.start_coalescing()
