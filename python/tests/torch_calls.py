@@ -191,7 +191,7 @@ def case_coalescing_after_an_error():
     dist.distributed_c10d._world.pg_coalesce_state.clear()
     x = torch.ones(2)
     with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
-        dist.broadcast(x, 0)
+        dist.broadcast(x, 0, async_op=True)
     manager.wait()
     case_coalescing()
 

@@ -61,7 +61,7 @@ class Collectives:
             opts,
             tensors,
             tensors,
-            [lambda o, t=t: self.allreduce([t], o) for t in tensors],
+            [lambda o, t=t: Collectives.allreduce(self, [t], o) for t in tensors],
         )
 
     def allreduce_sparse(self, tensors, opts):
