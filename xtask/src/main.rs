@@ -96,11 +96,12 @@ interop [--venv DIR] [--nccl FILE] [--only WORDS] [--no-install]
                     server, both on one server, and libdist programs under torchrun, Open MPI and
                     MPICH; check the functions of NCCL in FILE; download torch (large) into
                     .interop, or use the environment in DIR; WORDS is a part of a case's name
-torch [--venv DIR] [--subclass python|cxx] [--only WORDS] [--exits N]
-                    run PyTorch's own tests of back ends on 3, 4 and 8 ranks, and the tests in
-                    python/tests/torch_*.py, over the Python package; WORDS is a part of the name
-                    of a part, such as suite, training, failures, exits or speed; N is the number
-                    of interpreters that end in the part exits (16)
+torch [--venv DIR] [--all] [--subclass python|cxx] [--only WORDS] [--exits N]
+                    install the Python package, and run PyTorch's own tests of back ends on 3, 4
+                    and 8 ranks and the tests in python/tests/torch_*.py, with both subclasses;
+                    WORDS is a part of the name of a part, such as suite, training, failures, exits
+                    or speed; N is the number of interpreters that end in the part exits (40);
+                    --all measures the speed, too, and ends 200 interpreters
 cost [--against TREE]
                     count the instructions of a 4-byte all_reduce, send and recv under callgrind;
                     compare them with another source tree, whose release library must be built;
