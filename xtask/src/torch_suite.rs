@@ -118,6 +118,7 @@ impl Selection {
             part("training", "torch_training.py", &[], false),
             part("failures", "torch_failures.py", &[], false),
             part("exits", "torch_exits.py", &["--runs", runs], false),
+            part("secret", "torch_secret.py", &[], false),
             part("documents", "torch_docs.py", &[], false),
         ];
         parts.extend(SUITE_RANKS.iter().map(|ranks| {
