@@ -100,8 +100,8 @@ torch [--venv DIR] [--all] [--subclass python|cxx] [--only WORDS] [--exits N]
                     install the Python package, and run PyTorch's own tests of back ends on 3, 4
                     and 8 ranks and the tests in python/tests/torch_*.py, with both subclasses;
                     WORDS is a part of the name of a part, such as suite, training, failures, exits
-                    or speed; N is the number of interpreters that end in the part exits (40);
-                    --all measures the speed, too, and ends 200 interpreters
+                    or speed; N is the number of runs in the part exits (100);
+                    --all measures the speed, too, and makes 200 runs in the part exits
 cost [--against TREE]
                     count the instructions of a 4-byte all_reduce, send and recv under callgrind;
                     compare them with another source tree, whose release library must be built;

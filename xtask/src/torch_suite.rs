@@ -22,8 +22,8 @@ const SUITE_RANKS: [&str; 3] = ["3", "4", "8"];
 /// The package with the base classes that PyTorch's tests need.
 const TEST_PACKAGE: &str = "expecttest";
 
-/// The number of interpreters that end in the part `exits`, for each subclass.
-const EXIT_RUNS: &str = "40";
+/// The number of runs in the part `exits`, for each subclass. In each run, two interpreters end.
+const EXIT_RUNS: &str = "100";
 const ALL_EXIT_RUNS: &str = "200";
 
 /// One program of the tests, with its arguments.
