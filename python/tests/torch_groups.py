@@ -195,6 +195,8 @@ def case_interrupt():
     group = dist.new_group(pg_options={"interruptible": True})
     if rank() == 0:
         sent = []
+        # A program that a shell has started in the background ignores the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
         def interrupt():
             time.sleep(0.3)

@@ -116,15 +116,23 @@ def join(children, limit_s=LIMIT_S):
     return [statuses[child] for child in children]
 
 
-def results(folder, ranks):
-    """Returns what the ranks have returned; raises the first error of a rank."""
-    values = []
+def results(folder, ranks, statuses=()):
+    """Returns what the ranks have returned; raises the errors of all ranks together.
+
+    The rank with the first error is rarely the one that caused it.
+    """
+    values, errors = [], []
     for rank in range(ranks):
-        with open(os.path.join(folder, str(rank)), "rb") as file:
-            kind, value = pickle.load(file)
-        if kind == "error":
-            raise AssertionError(value)
+        try:
+            with open(os.path.join(folder, str(rank)), "rb") as file:
+                kind, value = pickle.load(file)
+        except (FileNotFoundError, EOFError):
+            kind, value = "error", f"rank {rank} has ended without a result"
         values.append(value)
+        if kind == "error":
+            errors.append(value)
+    if errors:
+        raise AssertionError("\n".join([*errors, f"exit statuses {list(statuses)}"]))
     return values
 
 
@@ -132,7 +140,7 @@ def run(function, ranks, *arguments):
     """Runs a function on several ranks, and returns their results."""
     children, folder = start(function, ranks, arguments)
     statuses = join(children)
-    values = results(folder, ranks)
+    values = results(folder, ranks, statuses)
     if any(statuses):
         raise AssertionError(f"{function.__name__}: exit statuses {statuses}")
     return values
