@@ -187,7 +187,8 @@ def case_abort_hooks():
         assert called.is_set()
     else:
         raises(Error, dist.barrier)
-        assert called.wait(5)
+        # The hook of torch's flight recorder runs first. It needs a second or more.
+        assert called.wait(60)
 
 
 def case_interrupt():
