@@ -1,8 +1,8 @@
 """What torch loads when it is imported: the name "gloo" for libdist, and the secret of the job.
 
 torch finds this module by the entry point `torch.backends`, from torch 2.5 on. Every program with
-torch runs it. The module imports nothing unless LIBDIST_AS_GLOO=1, or the launcher's store asks for a
-secret: torch looks for the back end "libdist" only after the processes have met through the store.
+torch runs it. The module imports nothing unless LIBDIST_AS_GLOO=1, or the launcher's store asks for
+a secret: torch looks for the back end "libdist" only after the processes have met in the store.
 """
 
 import os

@@ -181,8 +181,8 @@ class Failures(unittest.TestCase):
                 self.assertTrue(value["typed"], value["text"])
             delays.append(value["time"] - ended)
             print(
-                f"rank {rank} learnt of the death {(value['time'] - killed) * 1000:.1f} ms after the "
-                f"signal and {delays[-1] * 1000:.1f} ms after the end of the process",
+                f"rank {rank} learnt of the death {(value['time'] - killed) * 1000:.1f} ms after "
+                f"the signal and {delays[-1] * 1000:.1f} ms after the end of the process",
                 flush=True,
             )
         return max(delays)

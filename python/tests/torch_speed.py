@@ -2,10 +2,11 @@
 
     python torch_speed.py [--subclass python|cxx] [--rounds 41]
 
-Both groups belong to the same processes. A round measures each size in four blocks of calls: libdist,
-Gloo, Gloo, libdist, or the reverse. Hence both have the same share of a load that rises or falls. The
-ratio of a round compares blocks that ran within a fraction of a second, so that other programs on the
-machine disturb both. The result is the median of the rounds' ratios; the table also has their quartiles.
+Both groups belong to the same processes. A round measures each size in four blocks of calls:
+libdist, Gloo, Gloo, libdist, or the reverse. Hence both have the same share of a load that rises or
+falls. The ratio of a round compares blocks that ran within a fraction of a second, so that other
+programs on the machine disturb both. The result is the median of the rounds' ratios; the table also
+has their quartiles.
 """
 
 import argparse
@@ -73,7 +74,7 @@ def main():
     import torch_ranks
 
     times = torch_ranks.run(measure, 2, options.rounds)[0]
-    print(f"{'bytes':>10} {'libdist us':>11} {'Gloo us':>9} {'ratio':>7} {'quartiles':>14} {'limit':>6}")
+    print("     bytes  libdist us   Gloo us   ratio      quartiles  limit")
     slow = []
     for size in SIZES:
         ours, gloo = times["libdist", size], times["gloo", size]
@@ -81,8 +82,8 @@ def main():
         low, ratio, high = statistics.quantiles(ratios, n=4)
         limit = LIMITS[options.subclass].get(size)
         print(
-            f"{size:10} {statistics.median(ours):11.1f} {statistics.median(gloo):9.1f} {ratio:7.3f} "
-            f"{low:6.3f} {high:6.3f} {limit or '':>6}"
+            f"{size:10} {statistics.median(ours):11.1f} {statistics.median(gloo):9.1f} "
+            f"{ratio:7.3f} {low:7.3f} {high:6.3f} {limit or '':>6}"
         )
         if limit is not None and ratio > limit:
             slow.append(size)

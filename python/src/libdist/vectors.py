@@ -103,8 +103,9 @@ class VectorCollectives:
                      device=_device(send, *lists.buffers), wait=wait, keep=(send, lists),
                      finish=lists.take)
 
-    def all_gather_v_at(self, x: Any, counts: Sequence[int], displacements: Sequence[int] | None = None,
-                        *, out: Any = None, wait: Any = True,
+    def all_gather_v_at(self, x: Any, counts: Sequence[int],
+                        displacements: Sequence[int] | None = None, *,
+                        out: Any = None, wait: Any = True,
                         **options: Unpack[CallOptions]) -> Any:
         """Gives every rank the arrays of all ranks, in one array.
 

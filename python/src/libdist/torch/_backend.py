@@ -95,7 +95,7 @@ class Operations(Collectives, Lifecycle):
         return self._begun(work, opts)
 
     def _begun(self, work, opts):
-        """Returns the work of an issued operation; waits for it first if the call is synchronous."""
+        """Returns the work of an issued operation; a synchronous call waits for it first."""
         work._sequence = self._sequence
         if not _is_synchronous(opts):
             return work

@@ -17,8 +17,8 @@ from ..errors import from_status
 from ._store import Meeting
 from ._threads import threads
 
-# The time that callbacks of futures and abort hooks have to return when the interpreter ends. The hook
-# of torch's flight recorder takes several seconds on a busy machine.
+# The time that callbacks of futures and abort hooks have to return when the interpreter ends. The
+# hook of torch's flight recorder takes several seconds on a busy machine.
 _EXIT_S = 30
 
 # Functions that end the threads of the subclass in C++. They take a limit in milliseconds.
