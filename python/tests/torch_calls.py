@@ -64,6 +64,18 @@ def case_strides():
     expect(conjugate, torch.tensor([3 - 6j, 9 + 3j]))
 
 
+def case_parameters():
+    """Parameters, which record their gradients, are written in place."""
+    for options in (None, {"interruptible": False}):
+        group = dist.new_group(pg_options=options)
+        for make in (lambda: torch.ones(2, 3), lambda: torch.ones(3, 2).t()):
+            parameter = torch.nn.Parameter(make())
+            work = dist.broadcast(parameter, 1, group, async_op=True)
+            work.wait()
+            dist.all_reduce(parameter, group=group)
+            expect(parameter, torch.full((2, 3), 3.0))
+
+
 def case_types_that_only_move():
     """Types that the library does not know are moved as bytes, and not reduced."""
     x = torch.zeros(4, dtype=torch.complex32)
@@ -179,7 +191,7 @@ def case_coalescing_after_an_error():
     dist.distributed_c10d._world.pg_coalesce_state.clear()
     x = torch.ones(2)
     with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
-        dist.broadcast(x, 0)
+        dist.broadcast(x, 0, async_op=True)
     manager.wait()
     case_coalescing()
 

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 import torch_ranks
 
+import libdist.torch  # noqa: F401 - an old torch does not look for back ends itself
+
 RANKS = 3
 CPU = torch.device("cpu")
 # These cases end with a failed group.

@@ -36,6 +36,9 @@ def init(layout="host", name="libdist", timeout_s=60):
 
     import torch.distributed as dist
 
+    # An old torch does not look for back ends itself.
+    import libdist.torch  # noqa: F401
+
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ.update(layout_variables(layout, rank, ranks))
     dist.init_process_group(name, timeout=datetime.timedelta(seconds=timeout_s))
@@ -113,15 +116,23 @@ def join(children, limit_s=LIMIT_S):
     return [statuses[child] for child in children]
 
 
-def results(folder, ranks):
-    """Returns what the ranks have returned; raises the first error of a rank."""
-    values = []
+def results(folder, ranks, statuses=()):
+    """Returns what the ranks have returned; raises the errors of all ranks together.
+
+    The rank with the first error is rarely the one that caused it.
+    """
+    values, errors = [], []
     for rank in range(ranks):
-        with open(os.path.join(folder, str(rank)), "rb") as file:
-            kind, value = pickle.load(file)
-        if kind == "error":
-            raise AssertionError(value)
+        try:
+            with open(os.path.join(folder, str(rank)), "rb") as file:
+                kind, value = pickle.load(file)
+        except (FileNotFoundError, EOFError):
+            kind, value = "error", f"rank {rank} has ended without a result"
         values.append(value)
+        if kind == "error":
+            errors.append(value)
+    if errors:
+        raise AssertionError("\n".join([*errors, f"exit statuses {list(statuses)}"]))
     return values
 
 
@@ -129,7 +140,7 @@ def run(function, ranks, *arguments):
     """Runs a function on several ranks, and returns their results."""
     children, folder = start(function, ranks, arguments)
     statuses = join(children)
-    values = results(folder, ranks)
+    values = results(folder, ranks, statuses)
     if any(statuses):
         raise AssertionError(f"{function.__name__}: exit statuses {statuses}")
     return values

@@ -56,6 +56,29 @@ os.dup2(LOG.fileno(), 2)
 if not OPTIONS.gloo:
     import libdist.torch  # noqa: F401 - registers the name "gloo"
 
+import torch
+from torch.testing._internal import common_distributed
+
+
+def skip_before_start():
+    """Lets torch skip tests without their GPUs or ranks before it starts processes for them.
+
+    torch's own decorators skip inside of the processes: two thirds of the tests would start them
+    for nothing.
+    """
+    few, odd = OPTIONS.ranks < 8, OPTIONS.ranks % 2 == 1
+    common_distributed.skip_if_small_worldsize = unittest.skipIf(few, "fewer than 8 ranks")
+    common_distributed.skip_if_odd_worldsize = unittest.skipIf(odd, "an odd number of ranks")
+    if not torch.accelerator.is_available():
+        no_gpu = unittest.skip("no GPU")
+        common_distributed.skip_if_no_gpu = no_gpu
+        common_distributed.skip_if_lt_x_gpu = lambda _count, allow_cpu=False: (
+            unittest.skipIf(not allow_cpu, "no GPU")
+        )
+
+
+skip_before_start()
+
 from torch.testing._internal.common_distributed import MultiProcessTestCase
 from torch.testing._internal.distributed import distributed_test
 

@@ -97,11 +97,12 @@ interop [--venv DIR] [--nccl FILE] [--only WORDS] [--no-install]
                     server, both on one server, and libdist programs under torchrun, Open MPI and
                     MPICH; check the functions of NCCL in FILE; download torch (large) into
                     .interop, or use the environment in DIR; WORDS is a part of a case's name
-torch [--venv DIR] [--subclass python|cxx] [--only WORDS] [--exits N]
-                    run PyTorch's own tests of back ends on 3, 4 and 8 ranks, and the tests in
-                    python/tests/torch_*.py, over the Python package; WORDS is a part of the name
-                    of a part, such as suite, training, failures, exits or speed; N is the number
-                    of interpreters that end in the part exits (16)
+torch [--venv DIR] [--all] [--subclass python|cxx] [--only WORDS] [--exits N]
+                    install the Python package, and run PyTorch's own tests of back ends on 3, 4
+                    and 8 ranks and the tests in python/tests/torch_*.py, with both subclasses;
+                    WORDS is a part of the name of a part, such as suite, training, failures, exits
+                    or speed; N is the number of runs in the part exits (100);
+                    --all measures the speed, too, and makes 200 runs in the part exits
 integrations [--only WORDS] [--subclass python|cxx]
                     test the Python package inside LightGBM, Ray, torchft and Accelerate, and the
                     blocks of docs/integrations.md; download them and torch (large); WORDS is a

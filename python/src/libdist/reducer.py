@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 
-from . import _abi, _buffers, _dtypes, _wait
+from . import _abi, _buffers, _dtypes, _wait, hooks
 from ._call import blocking, call_status
 from ._library import blob_bytes, blob_list, c_array, lib, milliseconds, text
+from .errors import Error
 from .work import Work
 
 TYPE_CHECKING = False
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Iterable, Mapping, Sequence
 
     from .group import Group
+    from .hooks import HookFunction
 
 DIVIDE = {
     "world": _abi.DIST_DIVIDE_WORLD,
@@ -50,6 +52,18 @@ COMMIT = _abi.DIST_VOTE_COMMIT
 NON_FINITE = _abi.DIST_VOTE_NON_FINITE
 SKIP = _abi.DIST_VOTE_SKIP
 ERROR = _abi.DIST_VOTE_ERROR
+
+
+class _StepWork(Work):
+    """The end of a step."""
+
+    __slots__ = ("_reducer",)
+    _reducer: Reducer
+
+    def _error(self, status: int, message: str | None = None) -> Error:
+        error = super()._error(status, message)
+        error.__cause__ = self._reducer.hook_failure
+        return error
 
 
 class Parameter:
@@ -142,7 +156,7 @@ class Reducer:
         timeout: float | None = None,
         layout: bytes | None = None,
         name: str | None = None,
-        hook: str | None = None,
+        hook: str | HookFunction | None = None,
         hook_settings: str | None = None,
         stream: int | None = None,
     ) -> None:
@@ -151,6 +165,7 @@ class Reducer:
         self.parameters = list(parameters)
         structs, self._keep = parameter_structs(self.parameters)
         held = ctypes.create_string_buffer(layout, len(layout)) if layout else None
+        self._hook = hooks.Hook(hook) if callable(hook) else None
         options = _abi.dist_reducer_options_t(
             struct_size=ctypes.sizeof(_abi.dist_reducer_options_t),
             flags=_sum_of(flags, FLAGS, "flag of a reducer"),
@@ -163,11 +178,13 @@ class Reducer:
             layout_bytes=len(layout) if layout else 0,
             name=text(name),
             stream=stream,
-            hook=text(hook),
+            hook=text(hook if self._hook is None else self._hook.name),
             hook_settings=text(hook_settings),
         )
+        if self._hook is not None:
+            options.hook_function = self._hook.entry
         out = ctypes.c_void_p()
-        keep = (held, self._keep)
+        keep = (held, self._keep, self._hook)
 
         def discard(_status: int, _keep: Any = keep) -> None:
             lib.dist_reducer_release(out.value)
@@ -267,8 +284,16 @@ class Reducer:
     def end(self, vote: int = COMMIT, *, wait: bool = True) -> Any:
         """Ends a step, and returns the votes of all ranks, combined by bitwise or.
 
-        If the result is not `COMMIT` (0), skip the update. `wait=False` returns a `Work`.
+        If the result is not `COMMIT` (0), skip the update. `wait=False` returns a `Work`. The
+        error of a step whose hook has raised an exception has that exception as its cause.
         """
+        try:
+            return self._end(vote, wait)
+        except Error as error:
+            error.__cause__ = error.__cause__ or self.hook_failure
+            raise
+
+    def _end(self, vote: int, wait: bool) -> Any:
         votes, handle = ctypes.c_uint64(), ctypes.c_void_p()
         group = self._group._handle
         if wait and (self._on_bucket is not None or not _wait.is_sliced()):
@@ -280,8 +305,14 @@ class Reducer:
                                       ctypes.byref(handle))
         call_status("end", group, status)
         assert handle.value is not None
-        work = Work(handle.value, "end", group, (votes, self), lambda: votes.value)
+        work = _StepWork(handle.value, "end", group, (votes, self), lambda: votes.value)
+        work._reducer = self
         return work.wait() if wait else work
+
+    @property
+    def hook_failure(self) -> BaseException | None:
+        """The exception of the last call of the hook, or None."""
+        return None if self._hook is None else self._hook.failure
 
     def clip(self, max_norm: float, norm_type: float = 2.0) -> float:
         """Scales the gradients so that their norm is at most `max_norm`; returns the old norm."""

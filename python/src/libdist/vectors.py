@@ -103,6 +103,47 @@ class VectorCollectives:
                      device=_device(send, *lists.buffers), wait=wait, keep=(send, lists),
                      finish=lists.take)
 
+    def all_gather_v_at(self, x: Any, counts: Sequence[int],
+                        displacements: Sequence[int] | None = None, *,
+                        out: Any = None, wait: Any = True,
+                        **options: Unpack[CallOptions]) -> Any:
+        """Gives every rank the arrays of all ranks, in one array.
+
+        The block of rank i has `counts[i]` elements and begins at the element `displacements[i]` of
+        `out`; the call does not change the elements between the blocks. Without `displacements`,
+        the blocks follow each other, and without `out` they get a new array. In place, `x` is this
+        rank's block of `out`.
+        """
+        name = "all_gather_v_at"
+        send = _buffers.read(x, "x")
+        places = [0] * self.size if displacements is None else list(displacements)
+        if len(counts) != self.size or len(places) != self.size:
+            raise ValueError(f"{name}: pass one count and one displacement for each of the "
+                             f"{self.size} ranks")
+        if send.count != counts[self.rank]:
+            raise ValueError(f"{name}: x has {send.count} elements, and counts[{self.rank}] is "
+                             f"{counts[self.rank]}")
+        if min(places) < 0 or min(counts) < 0:
+            raise ValueError(f"{name}: a count or a displacement is negative")
+        if displacements is None:
+            end = sum(counts)
+        elif out is None:
+            raise TypeError(f"{name}: a call with displacements needs out=")
+        else:
+            end = max(place + count for place, count in zip(places, counts))
+        if out is None:
+            place = new_result(x, (end,))
+            recv, value, finish = place.buffer, place.value, place.finish
+        else:
+            recv, value, finish = _buffers.write(out, "out"), out, None
+            if recv.dtype != send.dtype or recv.count < end:
+                raise ValueError(f"{name}: out needs {end} elements of the type of x")
+        arguments = (self._handle, send.address, recv.address, _counts(counts),
+                     None if displacements is None else _counts(places), send.dtype)
+        return issue(self, name, lib.dist_all_gather_v_at, arguments, options,
+                     device=_device(send, recv), wait=wait, keep=(send, recv), finish=finish,
+                     result=value)
+
     def gather_v(self, x: Any, *, counts: Sequence[int] | None = None, root: int = 0,
                  out: Sequence[Any] | None = None, wait: Any = True,
                  **options: Unpack[CallOptions]) -> Any:

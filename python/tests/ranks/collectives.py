@@ -89,6 +89,24 @@ for dtype in types():
     for known in (None, [it + 1 for it in everyone]):
         for other, part in enumerate(world.all_gather_v(own, known)):
             check(part, numpy.full(other + 1, 1, dtype))
+    lengths = [it + 1 for it in everyone]
+    blocks_of_all = [numpy.full(it + 1, it + 1, dtype) for it in everyone]
+    mine = blocks_of_all[rank]
+    check(world.all_gather_v_at(mine, lengths), numpy.concatenate(blocks_of_all))
+    # The last rank's block is the first in memory, and one element is between two blocks.
+    ends = numpy.cumsum([it + 1 for it in reversed(lengths)])[::-1]
+    places = [int(end) - length - 1 for end, length in zip(ends, lengths)]
+    spaced = numpy.full(int(ends[0]), 1, dtype)
+    work = world.all_gather_v_at(mine, lengths, places, out=spaced, wait=False)
+    assert work.wait() is spaced
+    for place, block in zip(places, blocks_of_all):
+        check(spaced[place : place + len(block)], block)
+        check(spaced[place + len(block) :][:1], numpy.full(1, 1, dtype))
+    spaced[: places[0] + 1] = 1
+    own_block = spaced[places[rank] :][: lengths[rank]]
+    own_block[...] = mine
+    world.all_gather_v_at(own_block, lengths, places, out=spaced)
+    check(spaced[places[0] :][: lengths[0]], blocks_of_all[0])
     listed = world.gather_v(own, root=0)
     if rank == 0:
         assert [len(it) for it in listed] == [it + 1 for it in everyone]

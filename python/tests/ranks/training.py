@@ -71,6 +71,49 @@ with dist.Reducer(world, {"w": weights}, divide="weighted") as reducer:
         numpy.testing.assert_allclose(reducer.result(0), numpy.full((3, 4), expected))
     assert buckets == [[0]], buckets
 
+
+# A function of the program reduces the buckets.
+def through_rank_0(group, bucket):
+    """Adds up the gradients on rank 0, and sends the sum to all."""
+    assert (bucket.index, bucket.count, sorted(bucket.parameters)) == (0, 1, [0, 1]), bucket
+    assert bucket.step == steps and len(bucket.offsets) == 2
+    sum_of_all = group.reduce(bucket.data, root=0)
+    group.broadcast(bucket.data if sum_of_all is None else sum_of_all, root=0)
+    bucket.bytes_sent = 4
+    if sum_of_all is not None:
+        bucket.data[...] = sum_of_all
+
+
+def failing(_group, _bucket):
+    raise KeyError("of the hook")
+
+
+v, b = numpy.zeros((2, 3), "f4"), numpy.zeros(4, "f4")
+with dist.Reducer(world, {"v": v, "b": b}, hook=through_rank_0) as reducer:
+    for steps in range(3):
+        reducer.begin()
+        reducer.grad("v")[...] = gradient(rank, (2, 3))
+        reducer.grad("b")[...] = gradient(rank, 4)
+        reducer.ready("v", "b")
+        (reducer.end() if steps else reducer.end(wait=False).wait())
+        numpy.testing.assert_allclose(reducer.result("v"), gradient(0, (2, 3)) * mean, rtol=1e-6)
+        numpy.testing.assert_allclose(reducer.result("b"), gradient(0, 4) * mean, rtol=1e-6)
+        assert reducer.hook_failure is None
+    # The hook says that it has sent 4 bytes.
+    assert reducer.stats["bytes_saved"] == reducer.stats["bytes_reduced"] - 4, reducer.stats
+for wait in (True, False):
+    doomed = world.split(rank)
+    with dist.Reducer(doomed, {"v": v}, hook=failing) as reducer:
+        reducer.begin()
+        reducer.grad("v")[...] = 1
+        reducer.ready("v")
+        try:
+            reducer.end() if wait else reducer.end(wait=False).wait()
+            raise SystemExit("the failure of the hook was not reported")
+        except dist.Error as error:
+            assert isinstance(error.__cause__, KeyError), error.__cause__
+    doomed.release()
+
 # The shard: SGD with momentum, whose state is split over the ranks.
 w = numpy.zeros(10, "f4")
 velocity, reference = numpy.zeros(10, "f4"), numpy.zeros(10, "f4")

@@ -12,6 +12,7 @@ import os
 import torch
 import torch.distributed as dist
 
+from . import _rendezvous
 from ._backend import Settings, create
 from ._shrink import backend_of, failure, shrink, typed_errors
 
@@ -20,6 +21,7 @@ __all__ = ["Settings", "backend_of", "failure", "register", "shrink", "typed_err
 
 def register() -> None:
     """Registers the back end under its names. Later calls do nothing."""
+    _rendezvous.install()
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     names = ["libdist"]
     if os.environ.get("LIBDIST_AS_GLOO") == "1":

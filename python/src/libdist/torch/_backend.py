@@ -64,7 +64,10 @@ class Operations(Collectives, Lifecycle):
         factor=None,
         counted=True,
     ):
-        """Issues one operation. Returns its work, or None after a synchronous operation."""
+        """Issues one operation. Returns its work, or None after a synchronous operation.
+
+        The operation uses the memory of `keep` until it is done; then it calls `finish`.
+        """
         if self._coalesced is not None:
             self._coalesced.append((function, arguments, opts, factor, outputs, keep, finish))
             return None
@@ -74,47 +77,41 @@ class Operations(Collectives, Lifecycle):
             self._sequence += 1
         recorded = _record(title, inputs)
         options = self._call_options(opts, factor, outputs or inputs)
-        if self._may_block(opts) and recorded is None:
-            status = function(
-                group.handle,
-                *arguments,
-                None if options is None else ctypes.byref(options),
-                None,
-            )
+        if recorded is None and self._may_block(opts):
+            status = function(group.handle, *arguments, options, None)
             if status != _abi.DIST_OK:
                 raise group.error_of_call(status, title)
             if finish is not None:
-                finish(None)
+                with torch.no_grad():
+                    finish(None)
             return None
         handle = new_handle()
-        status = function(
-            group.handle,
-            *arguments,
-            None if options is None else ctypes.byref(options),
-            ctypes.byref(handle),
-        )
+        status = function(group.handle, *arguments, options, ctypes.byref(handle))
         if status != _abi.DIST_OK:
             if recorded is not None:
                 torch.autograd._record_function_with_args_exit(recorded)
             raise group.error_of_call(status, title)
         work = LibdistWork(group, handle, title, (keep, arguments), outputs, finish, recorded)
+        return self._begun(work, opts)
+
+    def _begun(self, work, opts):
+        """Returns the work of an issued operation; a synchronous call waits for it first."""
         work._sequence = self._sequence
-        if opts is not None and not getattr(opts, "asyncOp", True):
-            work.wait()
-            return work if self.always_returns_works else None
-        return work
+        if not _is_synchronous(opts):
+            return work
+        work.wait()
+        return work if self.always_returns_works else None
 
     def _may_block(self, opts):
         """Returns whether a call may wait inside the library, where no signal interrupts it."""
         return (
-            opts is not None
-            and not getattr(opts, "asyncOp", True)
-            and self.settings.interruptible is False
+            self.settings.interruptible is False
             and not self.always_returns_works
+            and _is_synchronous(opts)
         )
 
     def _call_options(self, opts, factor, tensors):
-        """Returns the options of a call, or None if they are all the default."""
+        """Returns a reference to the options of a call, or None if they are all the default."""
         timeout = UNSET if opts is None else opts.timeout
         on_gpu = bool(tensors) and tensors[0].is_cuda
         if timeout == UNSET and factor is None and not self.settings.canonical and not on_gpu:
@@ -135,7 +132,7 @@ class Operations(Collectives, Lifecycle):
             options.device = device.index
             # torch's default stream is NULL, which means another stream to the library.
             options.stream = stream.cuda_stream or 1
-        return options
+        return ctypes.byref(options)
 
     # Several operations as one.
 
@@ -175,12 +172,7 @@ class Operations(Collectives, Lifecycle):
         error = None
         for function, arguments, own, factor, tensors, _keep, _finish in collected:
             options = self._call_options(own, factor, tensors)
-            status = function(
-                group.handle,
-                *arguments,
-                None if options is None else ctypes.byref(options),
-                None,
-            )
+            status = function(group.handle, *arguments, options, None)
             if status != _abi.DIST_OK:
                 error = error or group.error_of_call(status, title)
         handle = new_handle()
@@ -196,14 +188,10 @@ class Operations(Collectives, Lifecycle):
         work = LibdistWork(
             group, handle, title, collected, outputs, finish if finishes else None, recorded
         )
-        work._sequence = self._sequence
         if error is not None:
             work.wait()
             raise error
-        if opts is not None and not getattr(opts, "asyncOp", True):
-            work.wait()
-            return work if self.always_returns_works else None
-        return work
+        return self._begun(work, opts)
 
     # State and end, by the names that torch looks for.
 
@@ -296,15 +284,14 @@ class LibdistProcessGroup(Operations, c10d.ProcessGroup):
         self._recent = collections.deque(maxlen=_KEPT_WORKS)
         self.begin()
 
-    def issue(self, *arguments, **options):
-        """Issues one operation.
+    def _begun(self, work, opts):
+        """Returns the work of an issued operation.
 
         This torch does not keep the Python part of a work alive, and would wait for ever without
         it. The last works therefore stay alive.
         """
-        work = Operations.issue(self, *arguments, **options)
         self._recent.append(work)
-        return work
+        return Operations._begun(self, work, opts)
 
     def _start_coalescing(self, _device):
         self.start_coalescing()
@@ -391,6 +378,11 @@ def python_backend(group, settings, store, name):
     """Makes a back end in Python, of the class that the installed torch supports."""
     kind = LibdistBackend if HAS_BACKEND_SUBCLASSES else LibdistProcessGroup
     return kind(group, settings, store, name)
+
+
+def _is_synchronous(opts):
+    """Returns whether a call waits for its operation. Messages have no options."""
+    return opts is not None and not getattr(opts, "asyncOp", True)
 
 
 def _record(title, inputs):

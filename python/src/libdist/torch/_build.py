@@ -17,7 +17,7 @@ from .._library import lib, library_path
 MODULE = "_c10d"
 _FOLDER = Path(__file__).parent
 _SOURCE = _FOLDER / "_c10d.cpp"
-_HEADERS = (_FOLDER / "_c10d_tensors.hpp", _FOLDER / "_c10d_work.hpp")
+_HEADERS = sorted(_FOLDER.glob("_c10d_*.hpp"))
 _LIMIT_S = 900
 
 

@@ -94,21 +94,31 @@ Tensor readable(const Tensor& t) {
   return is_plain(t) ? t : t.detach().resolve_conj().resolve_neg().contiguous();
 }
 
-// Copies that are due once an operation has succeeded: destination and source.
-using Moves = std::vector<std::pair<Tensor, Tensor>>;
+// Copies that are due once an operation has succeeded.
+class Moves {
+ public:
+  void add(Tensor to, Tensor from) { pairs_.emplace_back(std::move(to), std::move(from)); }
+  bool empty() const { return pairs_.empty(); }
+  void operator()() const {
+    for (const auto& [to, from] : pairs_) Tensor(to).copy_(from);
+  }
+
+ private:
+  std::vector<std::pair<Tensor, Tensor>> pairs_;
+};
 
 Tensor writable(const Tensor& t, Moves& moves) {
   check_dense(t);
   if (is_plain(t)) return t;
   Tensor buffer = at::empty(t.sizes(), t.options().memory_format(at::MemoryFormat::Contiguous));
-  moves.emplace_back(t, buffer);
+  moves.add(t, buffer);
   return buffer;
 }
 
 Tensor in_place(const Tensor& t, Moves& moves) {
   if (is_plain(t)) return t;
   Tensor buffer = readable(t);
-  moves.emplace_back(t, buffer);
+  moves.add(t, buffer);
   return buffer;
 }
 
@@ -124,6 +134,18 @@ Tensor apart(const Tensor& t, const Tensors& others, const char* allowed = nullp
     if (begin < start + other.nbytes() && start < begin + t.nbytes()) return t.clone();
   }
   return t;
+}
+
+Tensors all_writable(const Tensors& tensors, Moves& moves) {
+  Tensors result;
+  for (const Tensor& t : tensors) result.push_back(writable(t, moves));
+  return result;
+}
+
+Tensors all_apart(const Tensors& tensors, const Tensors& others, const char* allowed) {
+  Tensors result;
+  for (const Tensor& t : tensors) result.push_back(apart(readable(t), others, allowed));
+  return result;
 }
 
 const Tensor& only(const Tensors& tensors, const char* what) {

@@ -122,8 +122,6 @@ struct Group : torch::CustomClassHolder {
 };
 
 using GroupPtr = c10::intrusive_ptr<Group>;
-// Issues one operation of the library.
-using Call = std::function<dist_status_t(const dist_call_options_t*, dist_work_t**)>;
 
 // ---- Works
 
@@ -216,6 +214,9 @@ class DistWork : public c10d::Work {
     return future_;
   }
 
+  // Waits for a moment, and reports no error.
+  void wait_briefly() { dist_work_wait(handle_, kSliceMs); }
+
   // Keeps the work alive, and settles it on one of the threads when it is done.
   void expect() {
     if (expected_.exchange(true)) return;
@@ -228,8 +229,6 @@ class DistWork : public c10d::Work {
   }
 
  private:
-  friend class DistBackend;
-
   static void on_complete(dist_status_t status, const char*, void* user) {
     auto work = c10::intrusive_ptr<DistWork>::reclaim(static_cast<DistWork*>(user));
     threads().submit([work = std::move(work), status] {

@@ -61,7 +61,7 @@ class Collectives:
             opts,
             tensors,
             tensors,
-            [lambda o, t=t: self.allreduce([t], o) for t in tensors],
+            [lambda o, t=t: Collectives.allreduce(self, [t], o) for t in tensors],
         )
 
     def allreduce_sparse(self, tensors, opts):
@@ -132,7 +132,7 @@ class Collectives:
             opts,
             parts,
             outputs,
-            (sources, target, pointers, counts),
+            (sources, target),
             finisher(moves),
             factor,
         )
@@ -210,7 +210,7 @@ class Collectives:
             opts,
             inputs,
             targets,
-            (data, places, pointers, counts),
+            (data, places),
             finisher(moves),
         )
 
@@ -284,7 +284,7 @@ class Collectives:
             opts,
             inputs,
             targets,
-            (data, places, pointers, counts),
+            (data, places),
             finisher(moves),
         )
 
@@ -311,7 +311,7 @@ class Collectives:
             opts,
             inputs[0] if inputs else outputs,
             outputs,
-            (target, sources, pointers, counts),
+            (target, sources),
             finisher(moves),
         )
 
@@ -337,7 +337,7 @@ class Collectives:
             opts,
             inputs,
             outputs,
-            (places, sources, arrays),
+            (places, sources),
             finisher(moves),
         )
 
@@ -369,7 +369,7 @@ class Collectives:
             opts,
             (source,),
             (output,),
-            (data, target, arguments),
+            (data, target),
             finisher(moves),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
 import sys
@@ -11,9 +10,7 @@ from typing import Any
 from torch._C import _distributed_c10d as c10d
 
 from . import _build, _lifecycle
-from ._group import NativeGroup
-
-_EXIT_MS = 5000
+from ._group import NativeGroup, end_functions
 
 
 def load() -> Any:
@@ -42,7 +39,7 @@ def load() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules[name] = module
-    atexit.register(module.close, _EXIT_MS)
+    end_functions.append(module.close)
     return module
 
 

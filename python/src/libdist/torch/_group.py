@@ -9,14 +9,20 @@ import threading
 import weakref
 from datetime import timedelta
 
+import torch
+
 from .. import _abi
 from .._library import copied_text, last_error, lib, new_handle, text
 from ..errors import from_status
 from ._store import Meeting
 from ._threads import threads
 
-# The time that callbacks of futures have to return when the interpreter ends.
-_EXIT_S = 5
+# The time that callbacks of futures and abort hooks have to return when the interpreter ends. The
+# hook of torch's flight recorder takes several seconds on a busy machine.
+_EXIT_S = 30
+
+# Functions that end the threads of the subclass in C++. They take a limit in milliseconds.
+end_functions = []
 
 _living: weakref.WeakSet[NativeGroup] = weakref.WeakSet()
 
@@ -164,7 +170,8 @@ class NativeGroup:
                 self._dropped.remove(entry)
                 lib.dist_work_release(work)
                 if finish is not None and status == _abi.DIST_OK:
-                    finish(None)
+                    with torch.no_grad():
+                        finish(None)
 
 
 def _leave_all() -> None:
@@ -179,7 +186,10 @@ def _leave_all() -> None:
     # The callbacks that still wait for a work need its end.
     for group in list(_living):
         group.release()
+    # A thread that is inside torch when the interpreter ends would end the process with an error.
     threads.close(_EXIT_S)
+    for end in end_functions:
+        end(_EXIT_S * 1000)
 
 
 atexit.register(_leave_all)

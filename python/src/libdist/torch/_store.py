@@ -15,6 +15,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from .. import _abi
 from .._library import check, lib, new_handle
+from ._rendezvous import SecretStore
 
 
 class Meeting:
@@ -29,7 +30,8 @@ class Meeting:
         base = store
         while isinstance(base, PrefixStore):
             base = base.underlying_store
-        if isinstance(base, TCPStore) and hasattr(base, "queue_push"):
+        is_served = isinstance(base, TCPStore) and hasattr(base, "queue_push")
+        if is_served or isinstance(base, SecretStore):
             key = f"libdist/prefix/{generation}"
             if rank == 0:
                 store.set(key, f"libdist-{secrets.token_hex(8)}")
@@ -41,11 +43,15 @@ class Meeting:
         self.name = f"{name}#{generation}" if generation else name
 
     def _connect(self, base, prefix: bytes, timeout: timedelta) -> None:
+        secret = getattr(base, "secret", b"")
+        held = ctypes.create_string_buffer(secret, len(secret)) if secret else None
         options = _abi.dist_store_tcp_options_t(
             struct_size=ctypes.sizeof(_abi.dist_store_tcp_options_t),
             host=base.host.encode(),
             port=base.port,
             timeout_ms=max(1, int(timeout.total_seconds() * 1000)),
+            secret=ctypes.addressof(held) if held is not None else None,
+            secret_len_bytes=len(secret),
         )
         client = new_handle()
         check(lib.dist_store_tcp_create(ctypes.byref(options), ctypes.byref(client)))
