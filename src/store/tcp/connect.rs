@@ -3,10 +3,10 @@
 
 use super::connection::StoreConnection;
 use super::request_failure::RequestFailure;
-use super::secret::Secret;
 use super::{proto, unix_socket};
 use crate::base::log::LogLevel;
 use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::security::Secret;
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, socket};
 use crate::wait;

@@ -5,11 +5,11 @@
 //! late reply would be taken for the reply to the next request. WAIT and BARRIER do not fail when
 //! the deadline passes, because the client can cancel them.
 
-use super::handshake::{AuthFailure, ClientHandshake, MESSAGE_BYTES};
+use super::handshake::{AuthFailure, ClientHandshake, PROOF_BYTES, ServerReply};
 use super::proto::{self, Bytes, StoreRequest};
 use super::request_failure::{RequestFailure, RequestResult};
-use super::secret::Secret;
 use crate::base::Deadline;
+use crate::security::{CipherSet, Secret};
 use crate::sys::poll::Interest;
 use crate::sys::stream;
 use crate::sys::stream::{SocketStream, is_transient};
@@ -123,19 +123,34 @@ impl StoreConnection {
         &mut self,
         secret: &Secret,
         deadline: &Deadline,
-    ) -> RequestResult<[u8; MESSAGE_BYTES]> {
-        let (handshake, challenge) = ClientHandshake::begin(secret).map_err(|error| {
-            RequestFailure::Lost { cause: io::Error::other(error), was_sent: false }
-        })?;
-        self.write_all(&challenge, deadline)?;
-        let word = self
-            .read_array(deadline)
-            .map_err(|_| RequestFailure::AuthFailed(AuthFailure::NoAnswer))?;
-        if word == proto::SERVER_FULL {
-            return Err(RequestFailure::Refused(word));
+    ) -> RequestResult<[u8; PROOF_BYTES]> {
+        let offered = CipherSet::of_this_processor();
+        let mut choice = offered;
+        loop {
+            let (handshake, challenge) =
+                ClientHandshake::begin(secret, offered, choice).map_err(|error| {
+                    RequestFailure::Lost { cause: io::Error::other(error), was_sent: false }
+                })?;
+            self.write_all(&challenge, deadline)?;
+            let word = self
+                .read_array(deadline)
+                .map_err(|_| RequestFailure::AuthFailed(AuthFailure::NoAnswer))?;
+            if word == proto::SERVER_FULL {
+                return Err(RequestFailure::Refused(word));
+            }
+            match ClientHandshake::check_server_word(word).map_err(RequestFailure::AuthFailed)? {
+                ServerReply::Answer => {
+                    let answer = self.read_array(deadline)?;
+                    return handshake.finish(&answer).map_err(RequestFailure::AuthFailed);
+                }
+                ServerReply::OtherSuite if choice != CipherSet::EVERY_PROCESSOR => {
+                    choice = CipherSet::EVERY_PROCESSOR;
+                }
+                ServerReply::OtherSuite => {
+                    return Err(RequestFailure::AuthFailed(AuthFailure::NotAStore(word)));
+                }
+            }
         }
-        ClientHandshake::check_server_word(word).map_err(RequestFailure::AuthFailed)?;
-        handshake.finish(&self.read_array(deadline)?).map_err(RequestFailure::AuthFailed)
     }
 
     /// Returns true if the server has not closed the connection and has sent no bytes without a

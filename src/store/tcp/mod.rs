@@ -34,7 +34,6 @@ pub mod proto;
 mod request_failure;
 mod request_handler;
 mod request_reader;
-mod secret;
 mod server;
 mod unix_socket;
 mod waiters;
@@ -42,9 +41,9 @@ mod waiters;
 #[cfg(test)]
 mod tests;
 
+pub use crate::security::secret::{MAX_SECRET_BYTES, Secret};
 pub use client::TcpStore;
 pub use connect::ClientOptions;
 pub use event_loop::MAX_CONNECTIONS;
 pub use listener::ServerOptions;
-pub use secret::{MAX_SECRET_BYTES, Secret};
 pub use server::{DEFAULT_MAX_BYTES, Server};
