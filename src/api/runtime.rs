@@ -21,6 +21,7 @@ use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
 use crate::base::sync::{lock, unpoisoned};
+use crate::security::Secret;
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
 use crate::store::{HashStore, Store};
@@ -149,6 +150,7 @@ fn make_world(options: InitOptions) -> Result<()> {
         timeout_ms: options.timeout_ms,
         connect_timeout_ms: left,
         global_ranks: None,
+        job_secret: setup.job_secret.clone(),
     })?;
     let WorldSetup { store, hosts_store, .. } = setup;
     let world = WorldState { group: Arc::new(group), store, hosts_store };
@@ -322,6 +324,8 @@ struct WorldSetup {
     hosts_store: bool,
     rank: usize,
     size: usize,
+    /// The job's secret, if the store does not have it.
+    job_secret: Option<Secret>,
 }
 
 fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup> {
@@ -331,7 +335,13 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
         }
         let (rank, size) =
             resolve_rank_and_size(options, environment::identity_from_environment()?)?;
-        return Ok(WorldSetup { store: Arc::clone(store), hosts_store: false, rank, size });
+        return Ok(WorldSetup {
+            store: Arc::clone(store),
+            hosts_store: false,
+            rank,
+            size,
+            job_secret: None,
+        });
     }
     let url = options.init_method.as_deref().unwrap_or("env://");
     let resolved = environment::resolve(url, options.size)?;
@@ -339,12 +349,13 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
     let (store, hosts_store) = match resolved.rendezvous {
         RendezvousMethod::SingleRank => {
             let store = Arc::new(HashStore::new());
-            return Ok(WorldSetup { store, hosts_store: false, rank, size });
+            return Ok(WorldSetup { store, hosts_store: false, rank, size, job_secret: None });
         }
         RendezvousMethod::File { path, job } => {
             let options = FileOptions { world_size: Some(size), job_id: job, is_rendezvous: true };
             let store = Arc::new(open_file(&path, &options, deadline)?);
-            return Ok(WorldSetup { store, hosts_store: false, rank, size });
+            let job_secret = environment::job_secret()?;
+            return Ok(WorldSetup { store, hosts_store: false, rank, size, job_secret });
         }
         RendezvousMethod::Local { job } => {
             let secret = environment::job_secret()?;
@@ -373,7 +384,7 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
             (open_tcp(server, client, deadline)?, hosts)
         }
     };
-    Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size })
+    Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size, job_secret: None })
 }
 
 /// Returns rank and world size: the options if set, else the values found in the URL or

@@ -14,6 +14,8 @@ pub enum SecuritySetting {
     /// Both sides of a connection prove that they hold the job's secret. The bytes after that are
     /// not protected.
     Auth = 1,
+    /// Reserved: this version cannot encrypt connections.
+    Encrypt = 2,
 }
 
 impl SecuritySetting {
@@ -22,15 +24,33 @@ impl SecuritySetting {
         match self {
             Self::None => "none",
             Self::Auth => "auth",
+            Self::Encrypt => "encrypt",
         }
     }
 
     /// Returns the setting with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::None, Self::Auth].into_iter().find(|setting| setting.name() == name)
+        let all = [Self::None, Self::Auth, Self::Encrypt];
+        all.into_iter().find(|setting| setting.name() == name)
     }
 
-    /// Returns the setting with this number.
+    /// Returns the setting that `DIST_SECURITY` requests for a process with or without a secret. If
+    /// the variable is not set, a process with a secret uses `auth`, and a process without one
+    /// `none`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the variable has another value.
+    pub fn requested(has_secret: bool) -> Result<Self> {
+        match config::read_text(config::SECURITY)? {
+            None => Ok(if has_secret { Self::Auth } else { Self::None }),
+            Some(value) => Self::from_name(&value).ok_or_else(|| {
+                let name = config::SECURITY.name;
+                Error::invalid(format!("{name}=\"{value}\" is neither auth nor none"))
+            }),
+        }
+    }
+
+    /// Returns the setting of a connection with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::None, Self::Auth].into_iter().find(|&setting| setting as u8 == number)
     }
@@ -53,40 +73,28 @@ pub enum LinkSecurity {
 }
 
 impl LinkSecurity {
-    /// Returns the protection that `DIST_SECURITY` requests for a process with this secret. If the
-    /// variable is not set, a process with a secret uses `auth`, and a process without one `none`.
+    /// Returns the protection of a process with this setting and this secret.
     ///
     /// # Errors
-    /// `Auth` for `auth` without a secret; `Unsupported` for `encrypt`; `InvalidArgument` for any
-    /// other value.
-    pub fn from_environment(secret: Option<&Secret>) -> Result<Self> {
-        Self::of_process(config::read_text(config::SECURITY)?.as_deref(), secret)
-    }
-
-    fn of_process(value: Option<&str>, secret: Option<&Secret>) -> Result<Self> {
+    /// `Auth` for `auth` without a secret; `Unsupported` for `encrypt`.
+    pub fn new(setting: SecuritySetting, secret: Option<&Secret>) -> Result<Self> {
         let name = config::SECURITY.name;
-        let setting = match value {
-            None => None,
-            Some("encrypt") => {
-                let message = format!(
-                    "{name}=encrypt: this version of libdist cannot encrypt connections; set {name}=auth"
-                );
-                return Err(Error::new(ErrorKind::Unsupported, message));
-            }
-            Some(value) => Some(SecuritySetting::from_name(value).ok_or_else(|| {
-                Error::invalid(format!("{name}=\"{value}\" is neither auth nor none"))
-            })?),
-        };
         match (setting, secret) {
-            (Some(SecuritySetting::None), _) | (None, None) => Ok(Self::None),
-            (Some(SecuritySetting::Auth) | None, Some(secret)) => Ok(Self::Auth(secret.clone())),
-            (Some(SecuritySetting::Auth), None) => {
+            (SecuritySetting::None, _) => Ok(Self::None),
+            (SecuritySetting::Auth, Some(secret)) => Ok(Self::Auth(secret.clone())),
+            (SecuritySetting::Auth, None) => {
                 let message = format!(
                     "{name}=auth, but the store of this process has no secret, which is the setting \
                      {name}=none: set {} on all ranks, or give the store a secret",
                     config::SECRET_FILE.name
                 );
                 Err(Error::new(ErrorKind::Auth, message))
+            }
+            (SecuritySetting::Encrypt, _) => {
+                let message = format!(
+                    "{name}=encrypt: this version of libdist cannot encrypt connections; set {name}=auth"
+                );
+                Err(Error::new(ErrorKind::Unsupported, message))
             }
         }
     }
@@ -105,29 +113,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn setting_follows_the_variable_and_the_secret() {
+    fn protection_follows_the_setting_and_the_secret() {
         let secret = Secret::from_bytes(b"of the job").unwrap();
-        let setting = |value, secret| {
-            LinkSecurity::of_process(value, secret).map(|security| security.setting())
-        };
-        assert_eq!(setting(None, None).unwrap(), SecuritySetting::None);
-        assert_eq!(setting(None, Some(&secret)).unwrap(), SecuritySetting::Auth);
-        assert_eq!(setting(Some("none"), Some(&secret)).unwrap(), SecuritySetting::None);
-        assert_eq!(setting(Some("none"), None).unwrap(), SecuritySetting::None);
-        assert_eq!(setting(Some("auth"), Some(&secret)).unwrap(), SecuritySetting::Auth);
-        for (value, secret, kind, word) in [
-            ("auth", None, ErrorKind::Auth, "DIST_SECURITY=none"),
-            ("encrypt", None, ErrorKind::Unsupported, "cannot encrypt"),
-            ("encrypt", Some(&secret), ErrorKind::Unsupported, "DIST_SECURITY=auth"),
-            ("Auth", Some(&secret), ErrorKind::InvalidArgument, "neither auth nor none"),
+        let protection =
+            |setting, secret| LinkSecurity::new(setting, secret).map(|security| security.setting());
+        for (setting, secret) in [
+            (SecuritySetting::None, None),
+            (SecuritySetting::None, Some(&secret)),
+            (SecuritySetting::Auth, Some(&secret)),
         ] {
-            let error = setting(Some(value), secret).unwrap_err();
+            assert_eq!(protection(setting, secret).unwrap(), setting);
+        }
+        for (setting, secret, kind, word) in [
+            (SecuritySetting::Auth, None, ErrorKind::Auth, "DIST_SECURITY=none"),
+            (SecuritySetting::Encrypt, None, ErrorKind::Unsupported, "cannot encrypt"),
+            (SecuritySetting::Encrypt, Some(&secret), ErrorKind::Unsupported, "DIST_SECURITY=auth"),
+        ] {
+            let error = protection(setting, secret).unwrap_err();
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.message().contains(word), "{error}");
         }
-        for setting in [SecuritySetting::None, SecuritySetting::Auth] {
+    }
+
+    #[test]
+    fn names_and_numbers_round_trip() {
+        for setting in [SecuritySetting::None, SecuritySetting::Auth, SecuritySetting::Encrypt] {
             assert_eq!(SecuritySetting::from_name(setting.name()), Some(setting));
-            assert_eq!(SecuritySetting::from_number(setting as u8), Some(setting));
+            let is_usable = setting != SecuritySetting::Encrypt;
+            let number = SecuritySetting::from_number(setting as u8);
+            assert_eq!(number, is_usable.then_some(setting));
         }
+        assert_eq!(SecuritySetting::from_name("Auth"), None);
     }
 }

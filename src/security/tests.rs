@@ -101,7 +101,7 @@ fn published_vectors_are_reproduced() {
         let (mut initiator, mut responder) =
             (vector_state(suite, true), vector_state(suite, false));
         let mut buffer = [0; 256];
-        let mut check = |length: usize, buffer: &[u8], expected: &str| {
+        let check = |length: usize, buffer: &[u8], expected: &str| {
             assert_eq!(buffer[..length], bytes_of(expected), "{suite:?}");
         };
         let [first, second, third, fourth] = vector.messages;

@@ -17,6 +17,7 @@ use crate::base::debug;
 use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank, WorldSize};
 use crate::process::this_process;
+use crate::security::{LinkSecurity, Secret, SecuritySetting};
 use crate::store::Store;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct GroupOptions {
     /// The rank of each member in the outermost group, in the order of this group's ranks. `None`
     /// if this group is the outermost.
     pub global_ranks: Option<Vec<Rank>>,
+    /// The job's secret, for a store that has no secret of its own.
+    pub job_secret: Option<Secret>,
 }
 
 impl Group {
@@ -72,11 +75,27 @@ impl Group {
         let process = format!("pid {}, host {}", this_process::pid(), this_process::host_name());
         let nonce = this_process::random_nonce()?;
         let address = store.address();
+        let secret = store.secret().or(options.job_secret.as_ref());
+        // A group of one rank makes no connections.
+        let secret = secret.cloned().filter(|_| size > 1);
+        let setting = SecuritySetting::requested(secret.is_some())?;
         let weak_store = Arc::downgrade(&store);
-        let rendezvous =
-            Rendezvous { store, name: &name, rank, size, nonce, process, deadline: &deadline };
-        // A group of one rank needs no rendezvous.
-        let id = if size == 1 { nonce } else { rendezvous.meet()? };
+        let rendezvous = Rendezvous {
+            store,
+            name: &name,
+            rank,
+            size,
+            security: setting,
+            nonce,
+            process,
+            deadline: &deadline,
+        };
+        // A group of one rank needs no rendezvous. Other ranks meet first, so that each of them
+        // gets the error if they have different settings.
+        let (id, security) = match size {
+            1 => (nonce, LinkSecurity::None),
+            _ => (rendezvous.meet()?, LinkSecurity::new(setting, secret.as_ref())?),
+        };
         let keys = group_keys::open_group_keys(&weak_store, id);
         let context = GroupContext {
             group: id,
@@ -87,6 +106,7 @@ impl Group {
             size,
             shown_ranks: None,
             store_address: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
+            security: &security,
             group_keys: keys.as_ref(),
             options: &options.backend_options,
             device: options.device,
@@ -105,6 +125,7 @@ impl Group {
             backend_options: options.backend_options,
             device: backend.device().map(DeviceBackend::device).or(options.device),
             store_address: address,
+            security,
             rendezvous_store: weak_store,
             epoch: 0,
             former_endpoints: Vec::new(),

@@ -18,6 +18,7 @@
 mod capabilities;
 mod client;
 mod client_connection;
+mod client_io;
 mod client_operations;
 mod connect;
 mod connection;

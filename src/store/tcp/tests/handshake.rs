@@ -151,10 +151,10 @@ fn forced_change_of_the_suite_is_refused() {
 
 #[test]
 fn server_without_secret_accepts_plain_clients() {
-    let mut server_without_secret = self::server_without_secret();
+    let mut plain_server = server_without_secret();
     let hello = hex_bytes(HELLO);
     assert_eq!(
-        feed_in_pieces(&mut server_without_secret, &hello, &[3]),
+        feed_in_pieces(&mut plain_server, &hello, &[3]),
         (Ok(AuthProgress::Complete), Vec::new(), hello)
     );
 }
@@ -180,13 +180,13 @@ fn secret_mismatch_is_reported_after_the_full_message() {
     assert!(left.is_empty());
     assert_eq!(feed(&mut server(), &hello[..9]), (Ok(AuthProgress::Incomplete), Vec::new()));
 
-    let mut server_without_secret = self::server_without_secret();
+    let mut plain_server = server_without_secret();
     let (_, challenge) = begin(&secret());
     assert_eq!(
-        feed(&mut server_without_secret, &challenge[..32]),
+        feed(&mut plain_server, &challenge[..32]),
         (Ok(AuthProgress::Incomplete), Vec::new())
     );
-    let (outcome, output) = feed(&mut server_without_secret, &challenge[32..]);
+    let (outcome, output) = feed(&mut plain_server, &challenge[32..]);
     assert_eq!((outcome, &output[..]), (Err(AuthRefusal::NoSecret), &b"OPEN"[..]));
 }
 
