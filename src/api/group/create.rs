@@ -79,6 +79,8 @@ impl Group {
         // A group of one rank makes no connections.
         let secret = secret.cloned().filter(|_| size > 1);
         let setting = SecuritySetting::requested(secret.is_some())?;
+        // If this fails, the ranks meet nevertheless, so that all of them get the error.
+        let security = LinkSecurity::new(setting, secret.as_ref());
         let weak_store = Arc::downgrade(&store);
         let rendezvous = Rendezvous {
             store,
@@ -86,15 +88,15 @@ impl Group {
             rank,
             size,
             security: setting,
+            problem: security.as_ref().err().cloned(),
             nonce,
             process,
             deadline: &deadline,
         };
-        // A group of one rank needs no rendezvous. Other ranks meet first, so that each of them
-        // gets the error if they have different settings.
+        // A group of one rank needs no rendezvous.
         let (id, security) = match size {
             1 => (nonce, LinkSecurity::None),
-            _ => (rendezvous.meet()?, LinkSecurity::new(setting, secret.as_ref())?),
+            _ => (rendezvous.meet()?, security?),
         };
         let keys = group_keys::open_group_keys(&weak_store, id);
         let context = GroupContext {

@@ -355,6 +355,7 @@ impl Group {
             "ranks": *self.origin.global_ranks,
             "parent": self.origin.parent,
             "backend": self.backend.name(),
+            "security": self.origin.security.setting().name(),
             "timeout_ms": self.timeout_ms(),
             "operations_issued": self.queue.issued(),
             "error": self.failure().map(|error| error.message().to_owned()),

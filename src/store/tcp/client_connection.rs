@@ -114,6 +114,11 @@ impl ClientConnection {
         &mut self.output
     }
 
+    /// Sends a word without waiting, to a client that gets no more bytes after it.
+    pub(super) fn send_now(&self, word: &[u8]) {
+        drop(self.stream.send(word));
+    }
+
     /// Makes one read call for available bytes.
     ///
     /// # Errors

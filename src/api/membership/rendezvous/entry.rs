@@ -131,6 +131,19 @@ pub(super) fn check_security(peers: &[RendezvousPeer], own: SecuritySetting) -> 
     })
 }
 
+/// Encodes an error for the store: the number of its kind, and its text.
+pub(super) fn encode_failure(error: &Error) -> String {
+    format!("{} {error}", error.kind().code())
+}
+
+/// Decodes a text of [`encode_failure`].
+pub(super) fn decode_failure(text: &str) -> (ErrorKind, &str) {
+    match text.split_once(' ').and_then(|(code, text)| Some((code.parse().ok()?, text))) {
+        Some((code, text)) => (ErrorKind::from_code(code), text),
+        None => (ErrorKind::Mismatch, text),
+    }
+}
+
 /// The maximum number of ranks that a text lists.
 const MAX_RANKS_LISTED: usize = 8;
 

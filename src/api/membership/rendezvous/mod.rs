@@ -23,7 +23,7 @@
 //! | key | written by | content |
 //! |---|---|---|
 //! | `rank/<r>` | rank r | its entry |
-//! | `offer/<nonce>/<count>` | rank 0 | the group id, or a refusal: `error` or `auth error`, and a text |
+//! | `offer/<nonce>/<count>` | rank 0 | the group id, or a refusal: `error`, the number of its kind, and a text |
 //! | `verdict/<nonce>/<count>` | rank 0 | `go`, `again`, or a refusal |
 //! | `heard/<nonce>` | the rank with the nonce | acknowledges a refusal |
 //! | `<id>/confirm/<r>` | rank r | confirms the offer of the id |
@@ -53,7 +53,8 @@ use crate::security::SecuritySetting;
 use crate::store::Store;
 use crate::wait::slow_wait::DisplaySeconds;
 use entry::{
-    RendezvousEntry, RendezvousPeer, check_all_entries, check_security, check_sizes, format_ranks,
+    RendezvousEntry, RendezvousPeer, check_all_entries, check_security, check_sizes,
+    decode_failure, encode_failure, format_ranks,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,10 +90,8 @@ const CONFIRM: WaitDescription<'static> = WaitDescription {
     completed: "confirmed that they participate",
 };
 
-/// The start of a refusal.
+/// The start of a refusal. The number of the error's kind and the text follow.
 const REFUSAL: &str = "error ";
-/// The start of a refusal because of different security settings.
-const AUTH_REFUSAL: &str = "auth error ";
 /// The verdict that the group is formed.
 const GO: &[u8] = b"go";
 /// The verdict that the ranks must wait for another offer.
@@ -111,6 +110,9 @@ pub struct Rendezvous<'a> {
     pub size: WorldSize,
     /// The security setting of this process.
     pub security: SecuritySetting,
+    /// The reason why this process cannot use its security setting. If all ranks have this setting,
+    /// rank 0 refuses the group for its reason.
+    pub problem: Option<Error>,
     /// The nonce (random number) of this process for this rendezvous. No other process or attempt
     /// uses the same nonce.
     pub nonce: Nonce,
@@ -153,6 +155,7 @@ impl Rendezvous<'_> {
                     // that no entry is stale. A stale entry may have those of an earlier job.
                     check_sizes(&peers, self.size)
                         .and_then(|()| check_security(&peers, self.security))
+                        .and_then(|()| self.problem.clone().map_or(Ok(()), Err))
                         .map_err(|error| self.refuse(&peers, error))?;
                     self.publish(&peers, "verdict", GO)?;
                     return Ok(id);
@@ -220,10 +223,7 @@ impl Rendezvous<'_> {
             crate::log!(LogLevel::Info, "cannot acknowledge the refusal of rank 0: {error}");
         }
         let text = String::from_utf8_lossy(bytes);
-        let (kind, text) = match text.strip_prefix(AUTH_REFUSAL) {
-            Some(text) => (ErrorKind::Auth, text),
-            None => (ErrorKind::Mismatch, text.strip_prefix(REFUSAL).unwrap_or(&text)),
-        };
+        let (kind, text) = decode_failure(text.strip_prefix(REFUSAL).unwrap_or(&text));
         Error::new(kind, format!("rank 0 refuses the group: {text}"))
     }
 
@@ -316,8 +316,7 @@ impl Rendezvous<'_> {
     /// Publishes a refusal to all ranks on rank 0, and waits up to [`ACK_TIMEOUT`] for their
     /// acknowledgements, because the store may end with this process. Returns the error.
     fn refuse(&self, peers: &[RendezvousPeer], error: Error) -> Error {
-        let label = if error.kind() == ErrorKind::Auth { AUTH_REFUSAL } else { REFUSAL };
-        let text = format!("{label}{error}");
+        let text = format!("{REFUSAL}{}", encode_failure(&error));
         // The refusal is written both as an offer and as a verdict, because a rank may wait for
         // either.
         let publish = |what| self.publish(peers, what, text.as_bytes());

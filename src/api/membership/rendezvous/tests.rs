@@ -15,7 +15,8 @@ pub(super) fn rendezvous<'a>(
     let store = Arc::clone(store);
     let process = format!("process {nonce}");
     let (nonce, security) = (Nonce([nonce; 16]), SecuritySetting::None);
-    Rendezvous { store, name: "t", rank, size, security, nonce, process, deadline }
+    let (name, problem) = ("t", None);
+    Rendezvous { store, name, rank, size, security, problem, nonce, process, deadline }
 }
 
 pub(super) fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<GroupId>> {
