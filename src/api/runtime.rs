@@ -21,7 +21,7 @@ use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
 use crate::base::sync::{lock, unpoisoned};
-use crate::security::Secret;
+use crate::security::{Secret, SecuritySetting};
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
 use crate::store::{HashStore, Store};
@@ -136,6 +136,7 @@ fn make_world(options: InitOptions) -> Result<()> {
     config::refuse_former_names()?;
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
+    SecuritySetting::requested(false)?;
     let deadline = connect_deadline(options.connect_timeout_ms)?;
     let setup = set_up_store(&options, &deadline)?;
     let left = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX).max(1);

@@ -1,5 +1,5 @@
 //! Entry point for the fuzz target of the handshake. It takes arbitrary bytes as a script, and
-//! panics if a side accepts what it must refuse, or refuses what it must accept.
+//! panics if a side gives the wrong verdict on a message.
 //!
 //! This module is compiled only for fuzzing and for tests.
 #![allow(clippy::panic, clippy::expect_used, reason = "a fuzz target reports a finding by a panic")]
@@ -94,7 +94,7 @@ impl<'a> Attacker<'a> {
             let count = self.rest.len().min(bytes.len());
             bytes[..count].copy_from_slice(&self.rest[..count]);
         }
-        // X25519 ignores the highest bit of a public key, but the hash of the handshake includes it.
+        // X25519 ignores the highest bit of a public key, but the hash of the handshake has it.
         original != bytes
     }
 }

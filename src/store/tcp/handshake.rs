@@ -57,7 +57,7 @@ const OTHER_SUITE: StatusWord = *b"CHAC";
 
 const _: () = assert!(INTRODUCTION_BYTES < CHALLENGE_BYTES && PROOF_BYTES < CHALLENGE_BYTES);
 
-/// Returns the text that both sides must have in common, beside the secret.
+/// Returns the text that both sides must have in common, in addition to the secret.
 fn prologue(offered: u8, chosen: u8) -> Vec<u8> {
     [&b"libdist store connection 1"[..], &[offered, chosen]].concat()
 }

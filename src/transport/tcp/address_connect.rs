@@ -3,10 +3,10 @@
 
 use super::connect_target::PeerConnectTarget;
 use super::hello::{
-    ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal,
-    WELCOME, parse_answer, parse_end,
+    ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConfirmationTag, ConnectionPurpose, Hello,
+    HelloRefusal, WELCOME, parse_answer, parse_end,
 };
-use super::link_proof::{ConfirmationTag, ConfirmedProof, ConnectProof};
+use super::link_proof::{ConfirmedProof, ConnectProof};
 use crate::sys::poll::Interest;
 use crate::sys::socket;
 use crate::sys::stream::{SocketStream, is_transient};

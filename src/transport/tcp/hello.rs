@@ -23,13 +23,19 @@
 //! data arrives before the acceptor has added the stream. If the acceptor leaves the group during
 //! the handshake, the connecting rank receives a refusal.
 
-use super::link_proof::{ConfirmationTag, PROOF_BYTES, ProofMessage};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::security::{CipherSuite, SecuritySetting};
 use crate::transport::{Channel, MAX_COLLECTIVE_STREAMS};
 
 const MAGIC: [u8; 8] = *b"distlnk1";
 const VERSION: u16 = 5;
+
+/// The length of a proof, in bytes.
+pub(super) const PROOF_BYTES: usize = 48;
+/// The proof of the connecting rank, or the answer of the acceptor.
+pub(super) type ProofMessage = [u8; PROOF_BYTES];
+/// The confirmation of the connecting rank, or the acceptance of the acceptor.
+pub(super) type ConfirmationTag = [u8; 16];
 
 /// The length of a hello without its proof, in bytes.
 pub(super) const PREFIX_BYTES: usize = 48;

@@ -2,10 +2,10 @@
 //! that takes it over after that.
 
 use super::hello::{
-    ACCEPTED, CONFIRM_BYTES, Hello, HelloReadState, HelloReader, HelloRefusal, WELCOME,
+    ACCEPTED, CONFIRM_BYTES, ConfirmationTag, Hello, HelloReadState, HelloReader, HelloRefusal,
+    ProofMessage, WELCOME,
 };
-use super::link_proof::{AcceptProof, ConfirmationTag, LinkTerms, ProofMessage};
-use super::listener_registry::ListenerRegistryInner;
+use super::link_proof::{AcceptProof, LinkTerms};
 use crate::base::error::Result as LocalResult;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
@@ -34,12 +34,24 @@ pub(super) trait ConnectionAcceptor: Send + Sync + Debug {
     );
 }
 
+/// The connections whose handshakes are not complete, and the ranks that they address.
+pub(super) trait IncomingConnections: Send + Sync + Debug {
+    /// Returns the acceptor of the rank that a hello addresses.
+    fn acceptor_for(&self, hello: &Hello) -> Option<Arc<dyn ConnectionAcceptor>>;
+
+    /// Records that the hello of a connection was answered.
+    fn mark_unconfirmed(&self, connection: &IncomingConnection);
+
+    /// Removes a connection whose handshake has ended.
+    fn remove_incoming(&self, connection: &IncomingConnection);
+}
+
 /// An accepted connection whose handshake is not complete.
 #[derive(Debug)]
 pub(super) struct IncomingConnection {
     stream: Arc<SocketStream>,
     remote_address: SocketAddr,
-    registry: Weak<ListenerRegistryInner>,
+    registry: Weak<dyn IncomingConnections>,
     handshake: Mutex<IncomingHandshake>,
 }
 
@@ -79,7 +91,7 @@ impl IncomingConnection {
     pub(super) fn watch(
         stream: SocketStream,
         remote_address: SocketAddr,
-        registry: Weak<ListenerRegistryInner>,
+        registry: Weak<dyn IncomingConnections>,
     ) -> LocalResult<Arc<Self>> {
         let (stream, handshake) = (Arc::new(stream), Mutex::default());
         let incoming = Arc::new(Self { stream, remote_address, registry, handshake });
@@ -106,7 +118,7 @@ impl IncomingConnection {
         crate::log!(LogLevel::Warn, "dropped a connection from {}: {reason}", self.remote_address);
     }
 
-    fn read_handshake(&self, registry: &ListenerRegistryInner) -> HandshakeOutcome {
+    fn read_handshake(&self, registry: &dyn IncomingConnections) -> HandshakeOutcome {
         let mut handshake = lock(&self.handshake);
         loop {
             let received = match self.stream.receive(handshake.hello_reader.free_space()) {
@@ -140,7 +152,7 @@ impl IncomingConnection {
     /// Checks a hello and its proof. If they are valid, sends the answer.
     fn answer_hello(
         &self,
-        registry: &ListenerRegistryInner,
+        registry: &dyn IncomingConnections,
         hello: Hello,
         proof: &ProofMessage,
     ) -> Result<AnsweredHello, HelloRefusal> {
@@ -178,7 +190,7 @@ impl DescriptorHandler for IncomingConnection {
 
     fn on_readable(&self) -> WatchAction {
         let Some(inner) = self.registry.upgrade() else { return WatchAction::Done };
-        let outcome = self.read_handshake(&inner);
+        let outcome = self.read_handshake(inner.as_ref());
         if matches!(outcome, HandshakeOutcome::Incomplete) {
             return WatchAction::Keep;
         }

@@ -13,26 +13,19 @@
 //! security setting. It also contains the nonces of both ranks, which are new for each process and
 //! each attempt of a job, and which no connection carries.
 
-use super::hello::{Hello, HelloRefusal};
+use super::hello::{ConfirmationTag, Hello, HelloRefusal, PROOF_BYTES, ProofMessage};
 use super::members::TcpMember;
 use crate::base::error::Result as LocalResult;
 use crate::base::ids::Nonce;
 use crate::security::handshake::{
-    self, CONFIRMATION_BYTES, ConfirmedInitiator, HandshakeInitiator, HandshakeResponder,
-    HandshakeTerms,
+    ConfirmedInitiator, HandshakeInitiator, HandshakeResponder, HandshakeTerms,
 };
 use crate::security::{CipherSuite, LinkSecurity, SecuritySetting};
 use crate::sys::host;
 
-/// The length of the proof of the connecting side, and of the answer.
-pub(super) const PROOF_BYTES: usize = handshake::MESSAGE_BYTES;
-/// The bytes of a proof or an answer.
-pub(super) type ProofMessage = [u8; PROOF_BYTES];
-/// The bytes of a confirmation or an acceptance.
-pub(super) type ConfirmationTag = [u8; CONFIRMATION_BYTES];
-
 const NONCE_BYTES: usize = size_of::<Nonce>();
-const _: () = assert!(NONCE_BYTES == CONFIRMATION_BYTES && 2 * NONCE_BYTES <= PROOF_BYTES);
+const _: () =
+    assert!(NONCE_BYTES == size_of::<ConfirmationTag>() && 2 * NONCE_BYTES <= PROOF_BYTES);
 
 /// What the two ends of a connection know of each other before they connect.
 #[derive(Clone, Debug)]

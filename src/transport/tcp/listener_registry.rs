@@ -9,7 +9,7 @@
 //! within [`CONFIRM_TIMEOUT`].
 
 use super::hello::{ConnectionPurpose, Hello};
-use super::incoming_connection::{ConnectionAcceptor, IncomingConnection};
+use super::incoming_connection::{ConnectionAcceptor, IncomingConnection, IncomingConnections};
 use super::port_range;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
@@ -57,7 +57,7 @@ pub(super) struct ListenerRegistry {
 }
 
 #[derive(Debug)]
-pub(super) struct ListenerRegistryInner {
+struct ListenerRegistryInner {
     state: Mutex<ListenerState>,
     /// The maximum number of unidentified connections.
     max_unidentified: usize,
@@ -200,7 +200,9 @@ impl ListenerRegistryInner {
     }
 
     fn add_incoming(self: &Arc<Self>, stream: SocketStream, from: SocketAddr) {
-        let incoming = match IncomingConnection::watch(stream, from, Arc::downgrade(self)) {
+        let registry: Arc<dyn IncomingConnections> = self.clone();
+        let registry = Arc::downgrade(&registry);
+        let incoming = match IncomingConnection::watch(stream, from, registry) {
             Ok(incoming) => incoming,
             Err(error) => {
                 crate::log!(LogLevel::Warn, "dropped a connection from {from}: {error}");
@@ -226,9 +228,11 @@ impl ListenerRegistryInner {
         state.resume_accept_at = Some(Instant::now() + ACCEPT_PAUSE);
         state.update_alarm();
     }
+}
 
+impl IncomingConnections for ListenerRegistryInner {
     /// Returns the acceptor of the rank that a hello addresses.
-    pub(super) fn acceptor_for(&self, hello: &Hello) -> Option<Arc<dyn ConnectionAcceptor>> {
+    fn acceptor_for(&self, hello: &Hello) -> Option<Arc<dyn ConnectionAcceptor>> {
         let state = self.state();
         let acceptors = match hello.purpose {
             ConnectionPurpose::Reconnect => &state.reconnect_acceptors,
@@ -237,7 +241,7 @@ impl ListenerRegistryInner {
         acceptors.get(&(hello.group, hello.to)).and_then(Weak::upgrade)
     }
 
-    pub(super) fn remove_incoming(&self, connection: &IncomingConnection) {
+    fn remove_incoming(&self, connection: &IncomingConnection) {
         let is_other = |(_, other): &(Instant, Arc<IncomingConnection>)| {
             !std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(connection))
         };
@@ -248,7 +252,7 @@ impl ListenerRegistryInner {
 
     /// Moves a connection whose hello is valid from the unidentified to the unconfirmed
     /// connections.
-    pub(super) fn mark_unconfirmed(&self, connection: &IncomingConnection) {
+    fn mark_unconfirmed(&self, connection: &IncomingConnection) {
         let is_it = |(_, other): &(Instant, Arc<IncomingConnection>)| {
             std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(connection))
         };

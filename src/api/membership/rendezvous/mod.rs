@@ -23,7 +23,7 @@
 //! | key | written by | content |
 //! |---|---|---|
 //! | `rank/<r>` | rank r | its entry |
-//! | `offer/<nonce>/<count>` | rank 0 | the group id, or a refusal: `error`, the number of its kind, and a text |
+//! | `offer/<nonce>/<count>` | rank 0 | the group id, or `error`, a kind's number and a text |
 //! | `verdict/<nonce>/<count>` | rank 0 | `go`, `again`, or a refusal |
 //! | `heard/<nonce>` | the rank with the nonce | acknowledges a refusal |
 //! | `<id>/confirm/<r>` | rank r | confirms the offer of the id |

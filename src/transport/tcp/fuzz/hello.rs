@@ -1,11 +1,11 @@
 //! Fuzz target for malformed and forged hellos. They are sent to the acceptor, or to the connecting
 //! side as the answer to its hello.
 //!
-//! The first byte of a script selects the side that is tested. The next two bytes select the sender,
-//! the purpose and the security setting of an expected hello. The changes to this hello follow, each
-//! as a position and the bits to flip. After them come the lengths of the pieces in which the hello
-//! is sent. The rest replaces the bytes of the hello, or contains one more change: to the
-//! confirmation.
+//! The first byte of a script selects the side that is tested. The next two bytes select the
+//! sender, the purpose and the security setting of an expected hello. The changes to this hello
+//! follow, each as a position and the bits to flip. After them come the lengths of the pieces in
+//! which the hello is sent. The rest replaces the bytes of the hello, or contains one more change:
+//! to the confirmation.
 
 use super::super::advert::AddressAdvert;
 use super::super::hello::{

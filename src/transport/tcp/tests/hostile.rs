@@ -121,7 +121,7 @@ fn impostor_acceptor_gets_no_data() {
             stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
             let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut hello).unwrap();
-            // The impostor repeats what it has received.
+            // The impostor returns the proof.
             stream.write_all(&[&[0][..], &hello[HELLO_BYTES - 48..]].concat()).unwrap();
             let mut rest = Vec::new();
             // The acceptor sends neither an acceptance nor data; how it closes the connection does
