@@ -38,7 +38,7 @@ fn idle_strangers_do_not_prevent_init_with_few_descriptors() {
         variables.extend(has_secret.then(|| secret_of(&job)));
         let limited = ["sh", "-c", "ulimit -n 256; exec \"$0\" \"$@\""].map(str::to_owned);
         let host = TestHost::in_namespace("host-0", "127.0.0.1", limited.to_vec());
-        start_rank_on(&mut job, &host, 0, &variables, program);
+        start_rank_on(&mut job, &host, 0, 2, &variables, program);
         let (stop, store_port) = (AtomicBool::new(false), job.port);
         std::thread::scope(|scope| {
             let at_rank = scope.spawn(|| hold_connections(rank_port, &stop));

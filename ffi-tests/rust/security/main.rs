@@ -57,18 +57,19 @@ fn secret_of(job: &TestJob) -> (&'static str, String) {
 /// Starts a rank of a job of two, on a host of its own.
 fn start_rank(job: &mut TestJob, rank: usize, variables: &[(&'static str, String)], program: &str) {
     let host = TestHost::on_this_network(&format!("host-{rank}"));
-    start_rank_on(job, &host, rank, variables, program);
+    start_rank_on(job, &host, rank, 2, variables, program);
 }
 
-/// As [`start_rank`], on this host. The variables replace those of the harness.
+/// Starts a rank of a job on this host. The variables replace those of the harness.
 fn start_rank_on(
     job: &mut TestJob,
     host: &TestHost,
     rank: usize,
+    size: usize,
     variables: &[(&'static str, String)],
     program: &str,
 ) {
-    let mut environment = job.environment(rank, 2);
+    let mut environment = job.environment(rank, size);
     environment.retain(|(name, _)| variables.iter().all(|(other, _)| other != name));
     environment.extend(variables.iter().cloned());
     job.start_on_host(host, &rank.to_string(), &environment, program);

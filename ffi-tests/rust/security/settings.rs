@@ -1,8 +1,10 @@
 //! The setting `DIST_SECURITY` and the secrets of the ranks of a job.
 
-use super::{SECRET_FILE, SECURITY, assert_both_succeeded, secret_of, start_rank};
-use crate::harness::{FinishedJob, TestJob};
-use dist::ffi::types::{DIST_ERR_AUTH, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED};
+use super::{SECRET_FILE, SECURITY, assert_both_succeeded, secret_of, start_rank, start_rank_on};
+use crate::harness::{FinishedJob, TestHost, TestJob};
+use dist::ffi::types::{
+    DIST_ERR_AUTH, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_PEER_FAILED, DIST_ERR_UNSUPPORTED,
+};
 use std::fs;
 
 const INIT: &str = "init connect_timeout_ms=20000";
@@ -41,6 +43,28 @@ fn jobs_run_with_each_setting() {
     ] {
         let ended = run([setting; 2], has_secret, program);
         assert_both_succeeded(&ended, PROGRAM);
+    }
+}
+
+#[test]
+fn survivors_of_a_job_with_a_secret_make_a_new_group() {
+    let program = "init\nloop all_reduce f32 SUM 1000\nshrink rest timeout_ms=30000\n\
+                   all_reduce f32 SUM 1000 on=rest\nall_reduce f32 SUM 300000 on=rest\n\
+                   release rest\nfinalize\nleaks\n";
+    let mut job = TestJob::new();
+    let variables = [secret_of(&job)];
+    for rank in 0..3 {
+        let host = TestHost::on_this_network(&format!("host-{rank}"));
+        start_rank_on(&mut job, &host, rank, 3, &variables, program);
+    }
+    job.await_reports(&["0", "1", "2"], "ready");
+    job.kill("2");
+    let ended = job.finish();
+    for rank in ["0", "1"] {
+        ended.report(rank, "loop all_reduce f32 SUM 1000").assert_failed(DIST_ERR_PEER_FAILED, &[]);
+        for command in program.lines().skip(2) {
+            ended.report(rank, command).assert_succeeded();
+        }
     }
 }
 

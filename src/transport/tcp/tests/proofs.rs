@@ -7,7 +7,7 @@ use crate::transport::tcp::hello::{
     ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConnectionPurpose, HELLO_BYTES, Hello, HelloRefusal,
     parse_answer, parse_end,
 };
-use crate::transport::tcp::link_proof::{ConfirmedProof, ConnectProof, LinkTerms};
+use crate::transport::tcp::link_proof::{AcceptProof, ConfirmedProof, ConnectProof, LinkTerms};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -227,6 +227,22 @@ fn confirmations_of_two_connections_cannot_be_exchanged() {
 
 /// Runs a rank that sends to rank 1, whose place `impostor` takes. Returns the error of the rank.
 fn error_against(impostor: impl Fn(TcpStream) + Sync) -> Error {
+    with_listener_of_test(
+        |listener, _| {
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+            impostor(stream);
+        },
+        |mesh| first_error(|| send_all(mesh, 1, STREAM, b"secret data")),
+    )
+}
+
+/// Creates the mesh of rank 0 in an authenticated group, in which `peer` listens in place of rank 1.
+/// Returns the result of `use_mesh`.
+fn with_listener_of_test<T>(
+    peer: impl Fn(&TcpListener, &[TcpMember]) + Sync,
+    use_mesh: impl FnOnce(&TcpMesh) -> T,
+) -> T {
     let openings = vec![listen_on_loopback("127.0.0.1", 1), listen_on_loopback("127.0.0.1", 1)];
     let mut members = members(&openings, &[0, 0]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -239,13 +255,37 @@ fn error_against(impostor: impl Fn(TcpStream) + Sync) -> Error {
     let first = openings.into_iter().next().unwrap();
     let mesh = first.join(&config, domain(group, &[0, 0], 0), &|| None).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let (stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-            impostor(stream);
-        });
-        first_error(|| send_all(&mesh, 1, STREAM, b"secret data"))
+        scope.spawn(|| peer(&listener, &members));
+        use_mesh(&mesh)
     })
+}
+
+#[test]
+fn overloaded_acceptor_is_tried_again() {
+    let peer = |listener: &TcpListener, members: &[TcpMember]| {
+        for _ in 0..5 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+            stream.write_all(&[HelloRefusal::Overloaded as u8]).unwrap();
+        }
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = [0; HELLO_BYTES];
+        stream.read_exact(&mut bytes).unwrap();
+        let (prefix, proof) = bytes.split_first_chunk().unwrap();
+        let hello = Hello::decode(prefix).unwrap();
+        let terms = LinkTerms::between(&authenticated(), &members[0], &members[1]);
+        let (accepting, answer) =
+            AcceptProof::answer(&terms, &hello, proof.try_into().unwrap()).unwrap();
+        stream.write_all(&[&[0][..], &answer].concat()).unwrap();
+        let mut confirmation = [0; CONFIRM_BYTES];
+        stream.read_exact(&mut confirmation).unwrap();
+        let acceptance = accepting.finish(confirmation[1..].try_into().unwrap()).unwrap();
+        stream.write_all(&[&b"T"[..], &acceptance].concat()).unwrap();
+        let mut data = [0; 4];
+        stream.read_exact(&mut data).unwrap();
+        assert_eq!(&data, b"data");
+    };
+    with_listener_of_test(peer, |mesh| send_all(mesh, 1, STREAM, b"data").unwrap());
 }
 
 #[test]
