@@ -69,18 +69,13 @@ impl Group {
         recorder::read_dump_environment()?;
         debug::read_environment()?;
         this_process::mark_used()?;
+        let (setting, security) = requested_security(&options)?;
         let GroupOptions { store, rank, size, name, .. } = options;
         let timeout_ms = operation_timeout_ms(options.timeout_ms)?;
         let deadline = connect_deadline(options.connect_timeout_ms)?;
         let process = format!("pid {}, host {}", this_process::pid(), this_process::host_name());
         let nonce = this_process::random_nonce()?;
         let address = store.address();
-        let secret = store.secret().or(options.job_secret.as_ref());
-        // A group of one rank makes no connections.
-        let secret = secret.cloned().filter(|_| size > 1);
-        let setting = SecuritySetting::requested(secret.is_some())?;
-        // If this fails, the ranks meet nevertheless, so that all of them get the error.
-        let security = LinkSecurity::new(setting, secret.as_ref());
         let weak_store = Arc::downgrade(&store);
         let rendezvous = Rendezvous {
             store,
@@ -93,7 +88,8 @@ impl Group {
             process,
             deadline: &deadline,
         };
-        // A group of one rank needs no rendezvous.
+        // A group of one rank needs no rendezvous. If the setting is unusable, the other ranks meet
+        // nevertheless, so that all of them get the error.
         let (id, security) = match size {
             1 => (nonce, LinkSecurity::None),
             _ => (rendezvous.meet()?, security?),
@@ -137,6 +133,14 @@ impl Group {
         group.log_creation(deadline.elapsed());
         Ok(group)
     }
+}
+
+/// Returns the security setting that this process requests, and the protection of the group's
+/// connections or the reason why the setting is unusable.
+fn requested_security(options: &GroupOptions) -> Result<(SecuritySetting, Result<LinkSecurity>)> {
+    let secret = options.store.secret().or(options.job_secret.as_ref());
+    let setting = SecuritySetting::requested(secret.is_some())?;
+    Ok((setting, LinkSecurity::new(setting, secret)))
 }
 
 fn check_options(options: &GroupOptions) -> Result<()> {
