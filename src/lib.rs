@@ -15,6 +15,7 @@
 //! | [`store`] | key-value stores: hash, prefix, file, TCP, the caller's own |
 //! | [`kernel`] | loops that reduce and copy vectors, for each element type and operator |
 //! | [`device`] | the CUDA driver, loaded at run time |
+//! | [`security`] | the job's secret, and the handshake that proves it |
 //! | [`process`] | this process; starting, supervising and ending child processes |
 //! | [`wait`] | the one wait primitive, doorbells (words for sleepers), the service thread |
 //! | [`sys`] | system calls, without policy |
@@ -34,6 +35,7 @@ pub mod device;
 pub mod ffi;
 pub mod kernel;
 pub mod process;
+pub mod security;
 pub mod store;
 pub mod sys;
 pub mod transport;

@@ -300,6 +300,7 @@ fn statistics_name_missing_ranks() {
             timeout_ms: 0,
             connect_timeout_ms: u64::try_from(deadline.timeout().as_millis()).unwrap(),
             global_ranks: None,
+            job_secret: None,
         };
         dist::api::Group::create(group)
     };

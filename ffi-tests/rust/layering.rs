@@ -31,6 +31,7 @@ const LAYER_RULES: &[(&str, LayerRule)] = &[
     ("device", LayerRule::Only(&["base", "sys"])),
     ("process", LayerRule::Only(&["base", "sys", "wait"])),
     ("kernel", LayerRule::Only(&["base"])),
+    ("security", LayerRule::Only(&["base", "sys"])),
     ("transport", LayerRule::Never(&["store", "algo", "kernel", "backend", "api", "ffi"])),
     ("store", LayerRule::Never(&["transport", "algo", "kernel", "backend", "api", "ffi"])),
     (
@@ -105,8 +106,14 @@ const BACKEND_SPECIFIC_MODULES: &[&str] = &[
 ];
 
 /// Crates that only one layer may use.
-const ALLOWED_CRATES: &[(&str, &str)] =
-    &[("libc", "sys"), ("memmap2", "sys"), ("socket2", "sys"), ("half", "kernel")];
+const ALLOWED_CRATES: &[(&str, &str)] = &[
+    ("libc", "sys"),
+    ("memmap2", "sys"),
+    ("socket2", "sys"),
+    ("half", "kernel"),
+    ("snow", "security"),
+    ("graviola", "security"),
+];
 
 /// The modules that may contain unsafe code. Each has a reason at its `allow`.
 const UNSAFE_MODULES: &[&str] = &[

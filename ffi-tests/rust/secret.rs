@@ -316,8 +316,8 @@ fn store_without_secret_is_rejected_by_clients() {
         // The fake server closes the connection at an unknown operation, as torch's server does. It
         // ends at any other operation.
         scope.spawn(|| {
-            let mut first = [64];
-            while first == [64] {
+            let mut first = [66];
+            while first == [66] {
                 listener.accept().unwrap().0.read_exact(&mut first).unwrap();
             }
         });

@@ -23,6 +23,7 @@ use crate::base::log::LogLevel;
 use crate::base::misspelt;
 use crate::base::plural::Plural;
 use crate::base::sync::{lock, unpoisoned};
+use crate::security::{Secret, SecuritySetting};
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
 use crate::store::{HashStore, Store};
@@ -138,6 +139,7 @@ fn make_world(options: InitOptions) -> Result<()> {
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
     misspelt::warn_of_misspelt_variables();
+    SecuritySetting::requested(false)?;
     let deadline = connect_deadline(options.connect_timeout_ms)?;
     let setup = set_up_store(&options, &deadline)?;
     let left = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX).max(1);
@@ -152,6 +154,7 @@ fn make_world(options: InitOptions) -> Result<()> {
         timeout_ms: options.timeout_ms,
         connect_timeout_ms: left,
         global_ranks: None,
+        job_secret: setup.job_secret.clone(),
     })?;
     let WorldSetup { store, hosts_store, .. } = setup;
     let world = WorldState { group: Arc::new(group), store, hosts_store };
@@ -325,6 +328,8 @@ struct WorldSetup {
     hosts_store: bool,
     rank: usize,
     size: usize,
+    /// The job's secret, if the store does not have it.
+    job_secret: Option<Secret>,
 }
 
 fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup> {
@@ -334,7 +339,13 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
         }
         let (rank, size) =
             resolve_rank_and_size(options, environment::identity_from_environment()?)?;
-        return Ok(WorldSetup { store: Arc::clone(store), hosts_store: false, rank, size });
+        return Ok(WorldSetup {
+            store: Arc::clone(store),
+            hosts_store: false,
+            rank,
+            size,
+            job_secret: None,
+        });
     }
     let url = options.init_method.as_deref().unwrap_or("env://");
     let resolved = environment::resolve(url, options.size)?;
@@ -342,12 +353,13 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
     let (store, hosts_store) = match resolved.rendezvous {
         RendezvousMethod::SingleRank => {
             let store = Arc::new(HashStore::new());
-            return Ok(WorldSetup { store, hosts_store: false, rank, size });
+            return Ok(WorldSetup { store, hosts_store: false, rank, size, job_secret: None });
         }
         RendezvousMethod::File { path, job } => {
             let options = FileOptions { world_size: Some(size), job_id: job, is_rendezvous: true };
             let store = Arc::new(open_file(&path, &options, deadline)?);
-            return Ok(WorldSetup { store, hosts_store: false, rank, size });
+            let job_secret = environment::job_secret()?;
+            return Ok(WorldSetup { store, hosts_store: false, rank, size, job_secret });
         }
         RendezvousMethod::Local { job } => {
             let secret = environment::job_secret()?;
@@ -376,7 +388,7 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
             (open_tcp(server, client, deadline)?, hosts)
         }
     };
-    Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size })
+    Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size, job_secret: None })
 }
 
 /// Returns rank and world size: the options if set, else the values found in the URL or

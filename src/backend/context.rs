@@ -6,6 +6,7 @@ use crate::algo::rules::AlgorithmRule;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::security::LinkSecurity;
 use crate::transport::heartbeat::ActivityFn;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -101,6 +102,8 @@ pub struct GroupContext<'a> {
     /// The host and port of the store through which the ranks bootstrap, if there is a store. Back
     /// ends use the address as a hint to select the network interface.
     pub store_address: Option<(&'a str, u16)>,
+    /// The protection of the connections between the ranks.
+    pub security: &'a LinkSecurity,
     /// The keys of the group in this store, if there is a store. The keys are usable while a rank
     /// serves the store.
     pub group_keys: Option<&'a Arc<dyn GroupKeyStore>>,

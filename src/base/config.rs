@@ -62,6 +62,8 @@ variables! {
         "A file with the secret of the job's store, the same on all ranks; only its owner may have access (mode 0600).";
     SECRET_FD = "DIST_STORE_SECRET_FD", "distrun, dist_spawn", "none",
         "The number of an inherited descriptor of such a file, or of one in memory.";
+    SECURITY = "DIST_SECURITY", "user", "auth with a secret, else none",
+        "auth: both sides of each connection between ranks prove that they hold the job's secret. none: they do not, even with a secret. Equal on all ranks; see docs/security.md. (encrypt is reserved and refused.)";
     TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",
         "Default deadline of an operation in milliseconds, if the options name none; -1 for no deadline, 0 for the default.";
     CONNECT_TIMEOUT_MS = "DIST_CONNECT_TIMEOUT_MS", "user", "300000",

@@ -117,6 +117,7 @@ dist_export! {
             timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
             global_ranks: optional_ranks(options.global_ranks, options.n_global_ranks, "global_ranks")?,
+            job_secret: None,
         })?;
         out.write(GROUPS.insert(Arc::new(group))?);
         Ok(())

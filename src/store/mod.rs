@@ -31,6 +31,7 @@ pub use prefix::PrefixStore;
 pub use tcp::TcpStore;
 
 use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::security::Secret;
 use std::fmt::Write as _;
 
 /// The largest number of keys that an error names.
@@ -169,6 +170,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// See [`Store`]; `Timeout` reports how many callers have arrived.
     fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()>;
+
+    /// Returns the job's secret, if the clients of this store must prove that they hold it.
+    fn secret(&self) -> Option<&Secret> {
+        None
+    }
 
     /// Returns the host and port where other processes reach this store, if it has an address.
     fn address(&self) -> Option<(String, u16)> {

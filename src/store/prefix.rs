@@ -3,6 +3,7 @@
 
 use super::{Store, composed};
 use crate::base::{Deadline, Result};
+use crate::security::Secret;
 use std::sync::Arc;
 
 /// A view of another store. The key `k` of the view is the key `prefix/k` of the other store.
@@ -122,6 +123,10 @@ impl Store for PrefixStore {
 
     fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
         composed::barrier(self, key, size, deadline)
+    }
+
+    fn secret(&self) -> Option<&Secret> {
+        self.inner.secret()
     }
 
     fn address(&self) -> Option<(String, u16)> {

@@ -63,6 +63,7 @@ fn single_rank_group(served: &BackendUnderTest) -> Group {
         timeout_ms: 0,
         connect_timeout_ms: 0,
         global_ranks: None,
+        job_secret: None,
     })
     .unwrap()
 }

@@ -141,6 +141,7 @@ impl MatrixRun<'_> {
             timeout_ms: LIMIT_MS,
             connect_timeout_ms: LIMIT_MS,
             global_ranks: None,
+            job_secret: None,
         };
         Group::create(options).unwrap()
     }

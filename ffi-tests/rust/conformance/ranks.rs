@@ -35,6 +35,7 @@ pub(crate) fn run_ranks(
                     timeout_ms: LIMIT_MS,
                     connect_timeout_ms: LIMIT_MS,
                     global_ranks: None,
+                    job_secret: None,
                 })
                 .unwrap();
                 body(&RankUnderTest { group });

@@ -42,6 +42,7 @@ pub(crate) fn run_ranks_with(
                     timeout_ms: 60_000,
                     connect_timeout_ms: 60_000,
                     global_ranks: None,
+                    job_secret: None,
                 });
                 body(Arc::new(group.unwrap()));
             });

@@ -98,6 +98,7 @@ fn multi_host_query(backend: &'static str, size: usize) -> BackendQueryFn {
                 timeout_ms: 20_000,
                 connect_timeout_ms: 20_000,
                 global_ranks: None,
+                job_secret: None,
             })
             .unwrap()
         }

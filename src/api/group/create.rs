@@ -17,6 +17,7 @@ use crate::base::debug;
 use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank, WorldSize};
 use crate::process::this_process;
+use crate::security::{LinkSecurity, Secret, SecuritySetting};
 use crate::store::Store;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct GroupOptions {
     /// The rank of each member in the outermost group, in the order of this group's ranks. `None`
     /// if this group is the outermost.
     pub global_ranks: Option<Vec<Rank>>,
+    /// The job's secret, for a store that has no secret of its own.
+    pub job_secret: Option<Secret>,
 }
 
 impl Group {
@@ -66,6 +69,7 @@ impl Group {
         recorder::read_dump_environment()?;
         debug::read_environment()?;
         this_process::mark_used()?;
+        let (setting, security) = requested_security(&options)?;
         let GroupOptions { store, rank, size, name, .. } = options;
         let global_rank = options.global_ranks.as_ref().and_then(|ranks| ranks.get(rank).copied());
         trace::start_from_environment(global_rank.unwrap_or(rank))?;
@@ -75,10 +79,23 @@ impl Group {
         let nonce = this_process::random_nonce()?;
         let address = store.address();
         let weak_store = Arc::downgrade(&store);
-        let rendezvous =
-            Rendezvous { store, name: &name, rank, size, nonce, process, deadline: &deadline };
-        // A group of one rank needs no rendezvous.
-        let id = if size == 1 { nonce } else { rendezvous.meet()? };
+        let rendezvous = Rendezvous {
+            store,
+            name: &name,
+            rank,
+            size,
+            security: setting,
+            problem: security.as_ref().err().cloned(),
+            nonce,
+            process,
+            deadline: &deadline,
+        };
+        // A group of one rank needs no rendezvous. If the setting is unusable, the other ranks meet
+        // nevertheless, so that all of them get the error.
+        let (id, security) = match size {
+            1 => (nonce, LinkSecurity::None),
+            _ => (rendezvous.meet()?, security?),
+        };
         let keys = group_keys::open_group_keys(&weak_store, id);
         let context = GroupContext {
             group: id,
@@ -89,6 +106,7 @@ impl Group {
             size,
             shown_ranks: None,
             store_address: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
+            security: &security,
             group_keys: keys.as_ref(),
             options: &options.backend_options,
             device: options.device,
@@ -107,6 +125,7 @@ impl Group {
             backend_options: options.backend_options,
             device: backend.device().map(DeviceBackend::device).or(options.device),
             store_address: address,
+            security,
             rendezvous_store: weak_store,
             epoch: 0,
             former_endpoints: Vec::new(),
@@ -116,6 +135,14 @@ impl Group {
         group.log_creation(deadline.elapsed());
         Ok(group)
     }
+}
+
+/// Returns the security setting that this process requests, and the protection of the group's
+/// connections or the reason why the setting is unusable.
+fn requested_security(options: &GroupOptions) -> Result<(SecuritySetting, Result<LinkSecurity>)> {
+    let secret = options.store.secret().or(options.job_secret.as_ref());
+    let setting = SecuritySetting::requested(secret.is_some())?;
+    Ok((setting, LinkSecurity::new(setting, secret)))
 }
 
 fn check_options(options: &GroupOptions) -> Result<()> {

@@ -21,6 +21,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::log::{self, LogLevel};
 use crate::base::plural::Plural;
+use crate::security::LinkSecurity;
 use crate::store::Store;
 use crate::transport::PointToPoint;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
@@ -49,6 +50,8 @@ pub(in crate::api) struct GroupOrigin {
     pub(in crate::api) device: Option<usize>,
     /// The host and port of the outermost group's rendezvous store.
     pub(in crate::api) store_address: Option<(String, u16)>,
+    /// The protection of the connections between the ranks.
+    pub(in crate::api) security: LinkSecurity,
     /// The rendezvous store, if another owner keeps it alive.
     pub(in crate::api) rendezvous_store: Weak<dyn Store>,
     /// The number of shrinks (removals of failed ranks) between the outermost group and this group.
@@ -174,6 +177,7 @@ impl Group {
             backend_options: String::new(),
             device: None,
             store_address: None,
+            security: LinkSecurity::None,
             rendezvous_store: Weak::<crate::store::HashStore>::new(),
             epoch: 0,
             former_endpoints: Vec::new(),
@@ -351,6 +355,7 @@ impl Group {
             "ranks": *self.origin.global_ranks,
             "parent": self.origin.parent,
             "backend": self.backend.name(),
+            "security": self.origin.security.setting().name(),
             "timeout_ms": self.timeout_ms(),
             "operations_issued": self.queue.issued(),
             "error": self.failure().map(|error| error.message().to_owned()),

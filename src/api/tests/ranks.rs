@@ -37,6 +37,7 @@ pub(in crate::api) fn create(
         timeout_ms: 30_000,
         connect_timeout_ms: 30_000,
         global_ranks: None,
+        job_secret: None,
     });
     Arc::new(group.unwrap())
 }

@@ -393,6 +393,7 @@ impl NativeGroupPlan {
             deadline: context.deadline,
             wait_policy: self.wait_policy,
             vitals: self.heartbeat_config(context),
+            security: context.security,
         };
         let reconnect_endpoint = mesh_listener.reconnect_endpoint(&join_config)?;
         let mesh = mesh_listener.join(&join_config, Arc::clone(domain), &check_cancelled)?;

@@ -318,6 +318,7 @@ impl NativeOptions {
 mod tests {
     use super::*;
     use crate::base::deadline::Deadline;
+    use crate::security::LinkSecurity;
 
     #[test]
     fn options_are_read_or_refused() {
@@ -363,6 +364,7 @@ mod tests {
             size,
             shown_ranks: None,
             store_address: store,
+            security: &LinkSecurity::None,
             group_keys: keys,
             options,
             device: None,

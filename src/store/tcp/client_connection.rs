@@ -5,8 +5,8 @@ use super::handshake::ServerHandshake;
 use super::proto::StoreRequest;
 use super::request_handler::ClientRejection;
 use super::request_reader::RequestReader;
-use super::secret::Secret;
 use super::waiters::ConnectionId;
+use crate::security::{CipherSet, Secret};
 use crate::sys::poll::{Interest, Poller};
 use crate::sys::stream::{SocketStream, is_transient};
 use std::fmt;
@@ -71,7 +71,7 @@ impl ClientConnection {
         secret: Option<&Secret>,
         poller: &Poller,
     ) -> io::Result<Self> {
-        let handshake = ServerHandshake::new(secret).map_err(io::Error::other)?;
+        let handshake = ServerHandshake::new(secret, CipherSet::of_this_processor());
         poller.add(stream.as_fd(), id, Interest::READ)?;
         Ok(Self {
             stream,
@@ -112,6 +112,11 @@ impl ClientConnection {
     /// Returns the buffer for replies.
     pub(super) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
+    }
+
+    /// Sends a word without waiting, to a client that gets no more bytes after it.
+    pub(super) fn send_now(&self, word: &[u8]) {
+        drop(self.stream.send(word));
     }
 
     /// Makes one read call for available bytes.

@@ -7,6 +7,7 @@ use super::connection_pool::{change, query};
 use super::key_encoding::{encode_key, encode_keys};
 use super::proto::{Bytes, StoreRequest};
 use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::security::Secret;
 use crate::store::limits::{check_count, check_total, check_value};
 use crate::store::table::parse_number;
 use crate::store::{Store, barrier_incomplete, composed, not_a_number};
@@ -212,6 +213,10 @@ impl Store for TcpStore {
             .flatten();
         let arrived = text.as_deref().and_then(parse_number);
         Err(barrier_incomplete(&self.describe(), key, arrived, size, deadline))
+    }
+
+    fn secret(&self) -> Option<&Secret> {
+        self.pool.peer().secret.as_ref()
     }
 
     fn address(&self) -> Option<(String, u16)> {

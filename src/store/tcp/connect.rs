@@ -3,10 +3,10 @@
 
 use super::connection::StoreConnection;
 use super::request_failure::RequestFailure;
-use super::secret::Secret;
 use super::{proto, unix_socket};
 use crate::base::log::LogLevel;
 use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::security::Secret;
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, socket};
 use crate::wait;
@@ -27,6 +27,8 @@ const VALIDATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause after the first round over all addresses. Each pause is 1.5 times as long as the
 /// previous one.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
+/// The largest number of attempts that are repeated because the server ended them early.
+const MAX_EARLY_ENDS: u32 = 5;
 /// The longest pause between two rounds.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// While a client waits for its server, it writes one log line per interval.
@@ -89,6 +91,23 @@ impl fmt::Display for StoreEndpoint {
 struct StoreConnectFailure {
     error: Error,
     is_permanent: bool,
+    /// The server ended the connection before it had validated the client. A server with too many
+    /// new connections does this.
+    ended_early: bool,
+}
+
+impl StoreConnectFailure {
+    fn permanent(error: Error) -> Self {
+        Self { error, is_permanent: true, ended_early: false }
+    }
+
+    fn transient(error: Error) -> Self {
+        Self { error, is_permanent: false, ended_early: false }
+    }
+
+    fn ended_early(error: Error) -> Self {
+        Self { error, is_permanent: false, ended_early: true }
+    }
 }
 
 /// Connects with retries until the deadline, since the server may start later than its clients.
@@ -136,13 +155,24 @@ pub(super) fn connect_with_retry(
     Err(Error::internal("the connection attempts ended without a result"))
 }
 
-/// Tries each address once, without retries. This is for a server that this process has reached
-/// before.
+/// Tries each address once. This is for a server that this process has reached before, so it
+/// repeats only attempts that the server ended early, at most [`MAX_EARLY_ENDS`] times.
 ///
 /// # Errors
 /// As [`connect_with_retry`].
 pub(super) fn connect_once(peer: &StoreEndpoint, deadline: &Deadline) -> Result<StoreConnection> {
-    connect_any_address(peer, MAX_ATTEMPT_TIMEOUT, deadline).map_err(|failed| failed.error)
+    let mut early_ends = 0;
+    loop {
+        let failed = match connect_any_address(peer, MAX_ATTEMPT_TIMEOUT, deadline) {
+            Ok(connection) => return Ok(connection),
+            Err(failed) => failed,
+        };
+        early_ends += u32::from(failed.ended_early);
+        if !failed.ended_early || early_ends > MAX_EARLY_ENDS || deadline.has_passed() {
+            return Err(failed.error);
+        }
+        wait::pause(jittered(INITIAL_BACKOFF * early_ends), deadline);
+    }
 }
 
 fn connect_any_address(
@@ -150,11 +180,10 @@ fn connect_any_address(
     attempt_timeout: Duration,
     deadline: &Deadline,
 ) -> std::result::Result<StoreConnection, StoreConnectFailure> {
-    let transient_failure = |error| StoreConnectFailure { error, is_permanent: false };
     let addresses = match peer.local_address {
         Some(address) => vec![address],
         None => socket::resolve(&peer.host, peer.port, deadline).map_err(|cause| {
-            transient_failure(cause.context(format_args!("the store at {peer}")))
+            StoreConnectFailure::transient(cause.context(format_args!("the store at {peer}")))
         })?,
     };
     let mut last_error = None;
@@ -171,7 +200,7 @@ fn connect_any_address(
         }
     }
     let no_address = || Error::internal(format!("the store at {peer} has no address"));
-    Err(transient_failure(last_error.unwrap_or_else(no_address)))
+    Err(StoreConnectFailure::transient(last_error.unwrap_or_else(no_address)))
 }
 
 fn validate_connection(
@@ -185,19 +214,20 @@ fn validate_connection(
         Err(RequestFailure::Refused(proto::SERVER_FULL)) => {
             let message = format!(
                 "the store at {peer} accepts no more clients: the server's process has no free file \
-                 descriptor; raise its limit of open files (ulimit -n)"
+                 descriptor, or too many new connections; raise its limit of open files (ulimit -n)"
             );
             let error = Error::new(ErrorKind::Connection, message);
-            return Err(StoreConnectFailure { error, is_permanent: false });
+            return Err(StoreConnectFailure::ended_early(error));
         }
         Err(failure) => failure,
     };
     let is_permanent = matches!(failure, RequestFailure::Malformed(_) | RequestFailure::Refused(_));
     let (kind, problem) = match &failure {
         RequestFailure::AuthFailed(auth_failure) => {
-            return Err(StoreConnectFailure {
-                error: auth_failure.to_error(peer),
-                is_permanent: auth_failure.is_final(),
+            let error = auth_failure.to_error(peer);
+            return Err(match auth_failure.is_final() {
+                true => StoreConnectFailure::permanent(error),
+                false => StoreConnectFailure::ended_early(error),
             });
         }
         // The caller's deadline passed before [`VALIDATION_TIMEOUT`], so it is unknown whether the
@@ -207,10 +237,7 @@ fn validate_connection(
         {
             let ms = deadline.elapsed().as_millis();
             let message = format!("the store at {peer} did not answer within {ms} ms");
-            return Err(StoreConnectFailure {
-                error: Error::new(ErrorKind::Timeout, message),
-                is_permanent: false,
-            });
+            return Err(StoreConnectFailure::transient(Error::new(ErrorKind::Timeout, message)));
         }
         RequestFailure::Timeout => {
             let ms = limit.elapsed().as_millis();
@@ -226,7 +253,8 @@ fn validate_connection(
         }
     };
     let message = format!("the server at {peer} is not a store, or does not work: it {problem}");
-    Err(StoreConnectFailure { error: Error::new(kind, message), is_permanent })
+    let ended_early = matches!(failure, RequestFailure::Lost { .. });
+    Err(StoreConnectFailure { error: Error::new(kind, message), is_permanent, ended_early })
 }
 
 fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: io::Error) -> Error {

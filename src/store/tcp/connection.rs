@@ -5,18 +5,16 @@
 //! late reply would be taken for the reply to the next request. WAIT and BARRIER do not fail when
 //! the deadline passes, because the client can cancel them.
 
-use super::handshake::{AuthFailure, ClientHandshake, MESSAGE_BYTES};
+use super::client_io::{await_ready, receive_some};
+use super::handshake::{AuthFailure, ClientHandshake, PROOF_BYTES, ServerReply};
 use super::proto::{self, Bytes, StoreRequest};
 use super::request_failure::{RequestFailure, RequestResult};
-use super::secret::Secret;
 use crate::base::Deadline;
+use crate::security::{CipherSet, Secret};
 use crate::sys::poll::Interest;
-use crate::sys::stream;
-use crate::sys::stream::{SocketStream, is_transient};
-use crate::wait::io as io_wait;
+use crate::sys::stream::SocketStream;
 use crate::wait::spin_history::AdaptiveSpin;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 /// After the caller's deadline has passed, a call may still send requests that the server answers
@@ -123,19 +121,34 @@ impl StoreConnection {
         &mut self,
         secret: &Secret,
         deadline: &Deadline,
-    ) -> RequestResult<[u8; MESSAGE_BYTES]> {
-        let (handshake, challenge) = ClientHandshake::begin(secret).map_err(|error| {
-            RequestFailure::Lost { cause: io::Error::other(error), was_sent: false }
-        })?;
-        self.write_all(&challenge, deadline)?;
-        let word = self
-            .read_array(deadline)
-            .map_err(|_| RequestFailure::AuthFailed(AuthFailure::NoAnswer))?;
-        if word == proto::SERVER_FULL {
-            return Err(RequestFailure::Refused(word));
+    ) -> RequestResult<[u8; PROOF_BYTES]> {
+        let offered = CipherSet::of_this_processor();
+        let mut choice = offered;
+        loop {
+            let (handshake, challenge) =
+                ClientHandshake::begin(secret, offered, choice).map_err(|error| {
+                    RequestFailure::Lost { cause: io::Error::other(error), was_sent: false }
+                })?;
+            self.write_all(&challenge, deadline)?;
+            let word = self
+                .read_array(deadline)
+                .map_err(|_| RequestFailure::AuthFailed(AuthFailure::NoAnswer))?;
+            if word == proto::SERVER_FULL {
+                return Err(RequestFailure::Refused(word));
+            }
+            match ClientHandshake::check_server_word(word).map_err(RequestFailure::AuthFailed)? {
+                ServerReply::Answer => {
+                    let answer = self.read_array(deadline)?;
+                    return handshake.finish(&answer).map_err(RequestFailure::AuthFailed);
+                }
+                ServerReply::OtherSuite if choice != CipherSet::EVERY_PROCESSOR => {
+                    choice = CipherSet::EVERY_PROCESSOR;
+                }
+                ServerReply::OtherSuite => {
+                    return Err(RequestFailure::AuthFailed(AuthFailure::NotAStore(word)));
+                }
+            }
         }
-        ClientHandshake::check_server_word(word).map_err(RequestFailure::AuthFailed)?;
-        handshake.finish(&self.read_array(deadline)?).map_err(RequestFailure::AuthFailed)
     }
 
     /// Returns true if the server has not closed the connection and has sent no bytes without a
@@ -435,56 +448,6 @@ impl StoreConnection {
         self.read_end =
             receive_some(&self.stream, &mut self.read_wait_policy, &mut self.input, deadline)?;
         Ok(())
-    }
-}
-
-/// Waits until a stream is ready for reading or writing. If the wait fails, the returned
-/// [`RequestFailure::Lost`] contains `was_sent`.
-fn await_ready(
-    stream: &SocketStream,
-    interest: Interest,
-    deadline: &Deadline,
-    was_sent: bool,
-) -> RequestResult<()> {
-    match io_wait::ready_within(stream.as_fd(), interest, deadline) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(RequestFailure::Timeout),
-        Err(cause) => Err(RequestFailure::Lost { cause, was_sent }),
-    }
-}
-
-/// Receives at least one byte.
-fn receive_some(
-    stream: &SocketStream,
-    wait_policy: &mut AdaptiveSpin,
-    bytes: &mut [u8],
-    deadline: &Deadline,
-) -> RequestResult<usize> {
-    let mut outcome = wait_policy.try_spin(|| match stream.receive(bytes) {
-        Err(cause) if is_transient(&cause) => None,
-        outcome => Some(outcome),
-    });
-    loop {
-        match outcome {
-            Some(Ok(0)) => {
-                let cause = io::Error::other("the server closed it");
-                return Err(RequestFailure::Lost { cause, was_sent: true });
-            }
-            Some(Ok(count)) => return Ok(count),
-            Some(Err(cause)) if !is_transient(&cause) => {
-                return Err(RequestFailure::Lost { cause, was_sent: true });
-            }
-            Some(Err(_)) | None => {}
-        }
-        // If much time is left, use one blocking receive, which the socket's receive timeout ends.
-        // This saves the system call for poll. If less time is left than this timeout, poll until
-        // exactly the deadline.
-        outcome = if deadline.remaining() > stream::RECEIVE_TIMEOUT {
-            Some(stream.receive_blocking(bytes))
-        } else {
-            await_ready(stream, Interest::READ, deadline, true)?;
-            Some(stream.receive(bytes))
-        };
     }
 }
 

@@ -9,11 +9,12 @@ use super::client_connection::{ClientConnection, ClientName, ReadEvent};
 use super::listener::StoreListener;
 use super::proto;
 use super::request_handler::{ClientRejection, MAX_PENDING_BYTES, RequestHandler};
-use super::secret::Secret;
 use super::waiters::ConnectionId;
 use crate::base::Result;
 use crate::base::error::Error;
 use crate::base::log::LogLevel;
+use crate::security::Secret;
+use crate::sys::limits;
 use crate::sys::poll::{self, Interest, PollEvent, PollEvents, Poller};
 use crate::sys::socket;
 use crate::sys::stream::SocketStream;
@@ -32,6 +33,12 @@ pub const MAX_CONNECTIONS: usize = 65_536;
 const ACCEPTS_PER_ITERATION: usize = 64;
 /// A client that has not sent a valid VALIDATE request within this time is disconnected.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest number of connections that have not sent a valid VALIDATE request. Further
+/// connections close the oldest ones.
+const MAX_UNVALIDATED: usize = 4096;
+/// Connections that are not validated use at most the process's descriptor limit divided by this
+/// number.
+const DESCRIPTOR_DIVISOR: u64 = 4;
 /// If the process has no free descriptor, the server accepts no connection for this time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The shortest interval between two warnings that the server cannot accept more clients.
@@ -65,6 +72,8 @@ pub(super) struct ServerEventLoop {
     /// Connections that have not sent VALIDATE when they were added, with their time limit for it,
     /// the earliest limit first.
     unvalidated: VecDeque<(Instant, ConnectionId)>,
+    /// The largest number of connections that are not validated.
+    max_unvalidated: usize,
     /// The sum of the buffered bytes of all clients. See [`MAX_BUFFERED_BYTES`].
     buffered_bytes: usize,
     /// A descriptor that the server holds in reserve. If the process has no free descriptor, the
@@ -112,6 +121,8 @@ impl ServerEventLoop {
         secret: Option<Secret>,
     ) -> Result<Self> {
         let poller = Poller::new()?;
+        let share = limits::max_open_files()? / DESCRIPTOR_DIVISOR;
+        let max_unvalidated = usize::try_from(share).unwrap_or(usize::MAX);
         let register_all = || {
             poller.add(stop.as_fd(), STOP_TOKEN, Interest::READ)?;
             for (token, listener) in (FIRST_LISTENER_TOKEN..).zip(&listeners) {
@@ -129,6 +140,7 @@ impl ServerEventLoop {
             clients: HashMap::new(),
             next_id: FIRST_CONNECTION_ID,
             unvalidated: VecDeque::new(),
+            max_unvalidated: max_unvalidated.clamp(1, MAX_UNVALIDATED),
             buffered_bytes: 0,
             spare_fd: open_spare_fd(),
             accept_resumes_at: None,
@@ -244,9 +256,34 @@ impl ServerEventLoop {
                 self.next_id += 1;
                 self.unvalidated.push_back((Instant::now() + VALIDATION_TIMEOUT, id));
                 self.clients.insert(id, client);
+                if self.unvalidated.len() > self.max_unvalidated {
+                    self.evict_unvalidated();
+                }
             }
             Err(cause) => {
                 crate::log!(LogLevel::Debug, "store server: cannot register {name}: {cause}");
+            }
+        }
+    }
+
+    /// Makes room for new connections: closes the oldest connections that are not validated, if
+    /// there are too many. A client among them connects again.
+    fn evict_unvalidated(&mut self) {
+        let clients = &self.clients;
+        let is_unvalidated =
+            |id: &ConnectionId| clients.get(id).is_some_and(|it| !it.is_validated());
+        self.unvalidated.retain(|(_, id)| is_unvalidated(id));
+        if self.unvalidated.len() <= self.max_unvalidated {
+            return;
+        }
+        // Close several connections at once, because each call examines all of them.
+        let excess = self.unvalidated.len() - self.max_unvalidated * 7 / 8;
+        let evicted: Vec<_> = self.unvalidated.drain(..excess).collect();
+        for (_, id) in evicted {
+            if let Some(client) = self.clients.remove(&id) {
+                client.send_now(&proto::SERVER_FULL);
+                let reason = DisconnectReason::Rejected(ClientRejection::Evicted);
+                self.disconnect(id, &client, &reason);
             }
         }
     }

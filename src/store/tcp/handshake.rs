@@ -4,15 +4,16 @@
 //!
 //! | from | bytes | meaning |
 //! |---|---|---|
-//! | client | 64, 32 random bytes | CHALLENGE: requests the server's proof |
-//! | server | "KNOW", 32 random bytes, its proof | proves the secret, requests the client's proof |
-//! | client | 65, its proof | PROOF; VALIDATE and PING follow in the same write |
+//! | client | 66, the suites that it supports, the chosen suite, a Noise message | CHALLENGE |
+//! | server | "KNOW", a Noise message | proves that the server holds the secret |
+//! | client | 67, the confirmation | PROOF; VALIDATE and PING follow in the same write |
 //!
-//! A proof is a keyed BLAKE3 hash. The key is derived from the secret. The input is a text for the
-//! role of the prover (server or client), then the client's random bytes, then the server's random
-//! bytes. Because of the random bytes, a proof is invalid on any other connection. Because of the
-//! role, an attacker cannot send a proof back to its author. The server reads no request before it
-//! has checked the client's proof.
+//! The module [`handshake`](crate::security::handshake) makes and checks the Noise messages. The
+//! server reads no request before it has checked the client's proof. The *suites* are cipher
+//! suites. The client chooses its best suite. If the server's processor does not support it, the
+//! server replies "CHAC", and the client repeats its challenge with the suite that every processor
+//! supports. The Noise messages contain the suites of the client. So if an attacker sends "CHAC" to
+//! a client whose best suite the server supports, the server rejects the client.
 //!
 //! If the server rejects the client, it sends one of these four-byte status words and closes the
 //! connection. A client of torch takes the word for a wrong reply to its PING, and gives up.
@@ -21,52 +22,44 @@
 //! |---|---|
 //! | "AUTH" | the store has a secret, and the client began with VALIDATE |
 //! | "OPEN" | the store has no secret, and the client began with CHALLENGE |
-//! | "DENY" | the client's proof is wrong |
+//! | "DENY" | the client's challenge or proof is wrong |
 //!
 //! The functions convert bytes to bytes: they do no I/O and do not wait. The handshake
 //! authenticates both sides once, at the start of the connection. Later bytes are neither encrypted
 //! nor signed.
 
 use super::proto::{Opcode, StatusWord};
-use super::secret::Secret;
 use crate::base::{Error, ErrorKind, Result};
-use crate::sys::host;
+use crate::security::handshake::{
+    self, CONFIRMATION_BYTES, HandshakeInitiator, HandshakeResponder, HandshakeTerms,
+};
+use crate::security::{CipherSet, CipherSuite, Secret};
 use std::fmt;
 
 /// The first byte that a client with a secret sends. No opcode of torch has this number.
-const CHALLENGE: u8 = 64;
+const CHALLENGE: u8 = 66;
 /// The first byte of the message with the client's proof.
-const PROOF: u8 = 65;
+const PROOF: u8 = 67;
 
-const NONCE_BYTES: usize = 32;
-const PROOF_BYTES: usize = blake3::OUT_LEN;
-/// The length of a CHALLENGE or PROOF message, in bytes.
-pub const MESSAGE_BYTES: usize = 1 + NONCE_BYTES;
+/// The length of a CHALLENGE message, in bytes.
+pub const CHALLENGE_BYTES: usize = 3 + handshake::MESSAGE_BYTES;
+/// The length of a PROOF message, in bytes.
+pub const PROOF_BYTES: usize = 1 + CONFIRMATION_BYTES;
 /// The length of the server's answer in bytes, without the word "KNOW" in front.
-pub const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
+pub const ANSWER_BYTES: usize = handshake::MESSAGE_BYTES;
 /// The length in bytes of VALIDATE and PING together. Every client without a secret begins with
 /// these two requests.
 const INTRODUCTION_BYTES: usize = 10;
 
-type AuthNonce = [u8; NONCE_BYTES];
-
 const KNOW: StatusWord = *b"KNOW";
+/// Requests a challenge with [`CipherSuite::ChaChaPoly`].
+const OTHER_SUITE: StatusWord = *b"CHAC";
 
-/// The first input of a proof by the server. The two roles have different texts, so that a proof of
-/// one side is not valid as a proof of the other side.
-const SERVER_ROLE: &[u8] = b"libdist store server";
-/// The first input of a proof by a client.
-const CLIENT_ROLE: &[u8] = b"libdist store client";
+const _: () = assert!(INTRODUCTION_BYTES < CHALLENGE_BYTES && PROOF_BYTES < CHALLENGE_BYTES);
 
-const _: () = assert!(NONCE_BYTES == PROOF_BYTES && INTRODUCTION_BYTES < MESSAGE_BYTES);
-
-fn compute_proof(
-    secret: &Secret,
-    role: &[u8],
-    client: &AuthNonce,
-    server: &AuthNonce,
-) -> blake3::Hash {
-    secret.hash(&[role, client, server])
+/// Returns the text that both sides must have in common, in addition to the secret.
+fn prologue(offered: u8, chosen: u8) -> Vec<u8> {
+    [&b"libdist store connection 1"[..], &[offered, chosen]].concat()
 }
 
 /// The reason why a server rejects a client in the handshake.
@@ -109,11 +102,13 @@ pub enum AuthProgress {
 }
 
 /// The state of the server's side of the handshake.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum AuthState {
     Initial,
-    /// The server expects the client's proof. The field is the client's random bytes.
-    AwaitingProof(AuthNonce),
+    /// The server has requested a challenge with another suite.
+    AwaitingOtherSuite,
+    /// The server expects the client's proof.
+    AwaitingProof(HandshakeResponder),
     Finished(std::result::Result<(), AuthRefusal>),
 }
 
@@ -121,27 +116,24 @@ enum AuthState {
 #[derive(Debug)]
 pub struct ServerHandshake {
     secret: Option<Secret>,
-    nonce: AuthNonce,
+    ciphers: CipherSet,
     state: AuthState,
     /// The first `received_bytes` bytes are the part of the expected message that has arrived.
-    message: [u8; MESSAGE_BYTES],
+    message: [u8; CHALLENGE_BYTES],
     received_bytes: usize,
 }
 
 impl ServerHandshake {
-    /// Creates the handshake of a server with or without a secret.
-    ///
-    /// # Errors
-    /// `System` if the kernel provides no random bytes.
-    pub fn new(secret: Option<&Secret>) -> Result<Self> {
-        let nonce = if secret.is_some() { host::random_bytes()? } else { [0; NONCE_BYTES] };
-        Ok(Self {
+    /// Creates the handshake of a server with or without a secret. `ciphers` are the suites that
+    /// the server supports.
+    pub fn new(secret: Option<&Secret>, ciphers: CipherSet) -> Self {
+        Self {
             secret: secret.cloned(),
-            nonce,
+            ciphers,
             state: AuthState::Initial,
-            message: [0; MESSAGE_BYTES],
+            message: [0; CHALLENGE_BYTES],
             received_bytes: 0,
-        })
+        }
     }
 
     /// Processes bytes that the client sent, in pieces of any size. Appends the server's messages
@@ -159,19 +151,17 @@ impl ServerHandshake {
         output: &mut Vec<u8>,
     ) -> std::result::Result<AuthProgress, AuthRefusal> {
         loop {
-            match self.state {
-                AuthState::Finished(outcome) => return outcome.map(|()| AuthProgress::Complete),
-                AuthState::Initial | AuthState::AwaitingProof(_) => {
-                    let Some(outcome) = self.next_state(input, output) else {
-                        return Ok(AuthProgress::Incomplete);
-                    };
-                    self.state = outcome.unwrap_or_else(|refusal| {
-                        output.extend(refusal.status_word().into_iter().flatten());
-                        *input = &[];
-                        AuthState::Finished(Err(refusal))
-                    });
-                }
+            if let AuthState::Finished(outcome) = self.state {
+                return outcome.map(|()| AuthProgress::Complete);
             }
+            let Some(outcome) = self.next_state(input, output) else {
+                return Ok(AuthProgress::Incomplete);
+            };
+            self.state = outcome.unwrap_or_else(|refusal| {
+                output.extend(refusal.status_word().into_iter().flatten());
+                *input = &[];
+                AuthState::Finished(Err(refusal))
+            });
         }
     }
 
@@ -183,49 +173,80 @@ impl ServerHandshake {
         output: &mut Vec<u8>,
     ) -> Option<std::result::Result<AuthState, AuthRefusal>> {
         let first = if self.received_bytes > 0 { self.message[0] } else { *input.first()? };
-        let secret = self.secret.clone();
-        Some(match (self.state, secret, first) {
-            (AuthState::Initial, None, CHALLENGE) => {
-                self.collect_message(MESSAGE_BYTES, input)?;
+        let is_initial = matches!(self.state, AuthState::Initial);
+        let awaits_proof = matches!(self.state, AuthState::AwaitingProof(_));
+        Some(match (self.secret.clone(), first) {
+            (None, CHALLENGE) => {
+                self.collect_message(CHALLENGE_BYTES, input)?;
                 Err(AuthRefusal::NoSecret)
             }
-            (AuthState::Initial, None, _) => Ok(AuthState::Finished(Ok(()))),
-            (AuthState::Initial, Some(secret), CHALLENGE) => {
-                let client = self.collect_message(MESSAGE_BYTES, input)?;
-                output.extend(KNOW);
-                output.extend(self.nonce);
-                output.extend(compute_proof(&secret, SERVER_ROLE, &client, &self.nonce).as_bytes());
-                Ok(AuthState::AwaitingProof(client))
+            (None, _) => Ok(AuthState::Finished(Ok(()))),
+            (Some(_), PROOF) if awaits_proof => {
+                self.collect_message(PROOF_BYTES, input)?;
+                self.check_proof()
             }
-            (AuthState::AwaitingProof(client), Some(secret), PROOF) => {
-                let received_proof =
-                    blake3::Hash::from_bytes(self.collect_message(MESSAGE_BYTES, input)?);
-                // The comparison takes constant time.
-                let is_right =
-                    received_proof == compute_proof(&secret, CLIENT_ROLE, &client, &self.nonce);
-                if is_right {
-                    Ok(AuthState::Finished(Ok(())))
-                } else {
-                    Err(AuthRefusal::WrongProof)
-                }
+            (Some(_), _) if awaits_proof => Err(AuthRefusal::WrongProof),
+            (Some(secret), CHALLENGE) => {
+                self.collect_message(CHALLENGE_BYTES, input)?;
+                self.answer_challenge(&secret, output)
             }
-            (AuthState::AwaitingProof(_), _, _) => Err(AuthRefusal::WrongProof),
-            (AuthState::Initial, Some(_), first) if first == Opcode::Validate as u8 => {
+            (Some(_), first) if is_initial && first == Opcode::Validate as u8 => {
                 self.collect_message(INTRODUCTION_BYTES, input)?;
                 Err(AuthRefusal::SecretRequired)
             }
-            (_, _, first) => Err(AuthRefusal::UnexpectedFirstByte(first)),
+            (Some(_), first) => Err(AuthRefusal::UnexpectedFirstByte(first)),
         })
     }
 
-    /// Collects a message of `wanted` bytes. Once it is complete, returns its bytes after the first
-    /// one, and resets `received_bytes` for the next message. A shorter message leaves stale bytes
-    /// at the end of the result.
-    fn collect_message(
-        &mut self,
-        wanted: usize,
-        input: &mut &[u8],
-    ) -> Option<[u8; MESSAGE_BYTES - 1]> {
+    /// Checks the challenge in `message`, and appends the answer to `output`.
+    fn answer_challenge(
+        &self,
+        secret: &Secret,
+        output: &mut Vec<u8>,
+    ) -> std::result::Result<AuthState, AuthRefusal> {
+        let [_, offered, chosen, noise @ ..] = &self.message;
+        let prologue = prologue(*offered, *chosen);
+        let offered = CipherSet::from_number(*offered);
+        let best = self.ciphers.best_common(offered);
+        let Some(chosen) = CipherSuite::from_number(*chosen) else {
+            return Err(AuthRefusal::WrongProof);
+        };
+        if chosen != best && chosen == offered.best_common(offered) {
+            return match self.state {
+                AuthState::Initial => {
+                    output.extend(OTHER_SUITE);
+                    Ok(AuthState::AwaitingOtherSuite)
+                }
+                _ => Err(AuthRefusal::WrongProof),
+            };
+        }
+        if chosen != best {
+            return Err(AuthRefusal::WrongProof);
+        }
+        let terms = HandshakeTerms { secret, cipher: chosen, prologue: &prologue };
+        let (responder, answer) =
+            HandshakeResponder::answer(terms, noise).map_err(|_| AuthRefusal::WrongProof)?;
+        output.extend(KNOW);
+        output.extend(answer);
+        Ok(AuthState::AwaitingProof(responder))
+    }
+
+    /// Checks the proof in `message`.
+    fn check_proof(&mut self) -> std::result::Result<AuthState, AuthRefusal> {
+        let mut confirmation = [0; CONFIRMATION_BYTES];
+        confirmation.copy_from_slice(&self.message[1..PROOF_BYTES]);
+        match std::mem::replace(&mut self.state, AuthState::Initial) {
+            AuthState::AwaitingProof(responder) => match responder.finish(&confirmation) {
+                Ok(_) => Ok(AuthState::Finished(Ok(()))),
+                Err(_) => Err(AuthRefusal::WrongProof),
+            },
+            _ => Err(AuthRefusal::WrongProof),
+        }
+    }
+
+    /// Collects a message of `wanted` bytes in `message`. Returns `None` as long as it is
+    /// incomplete, and resets `received_bytes` once it is complete.
+    fn collect_message(&mut self, wanted: usize, input: &mut &[u8]) -> Option<()> {
         let count = input.len().min(wanted - self.received_bytes);
         let (taken, rest) = input.split_at(count);
         self.message[self.received_bytes..self.received_bytes + count].copy_from_slice(taken);
@@ -235,40 +256,54 @@ impl ServerHandshake {
             return None;
         }
         self.received_bytes = 0;
-        let mut content = [0; MESSAGE_BYTES - 1];
-        content.copy_from_slice(&self.message[1..]);
-        Some(content)
+        Some(())
     }
 }
 
 /// The client's side of the handshake, for a client with a secret.
 #[derive(Debug)]
-pub struct ClientHandshake {
-    secret: Secret,
-    nonce: AuthNonce,
+pub struct ClientHandshake(HandshakeInitiator);
+
+/// The message of the client that follows the first word of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerReply {
+    /// The server's answer to the challenge follows the word.
+    Answer,
+    /// The client must repeat its challenge with [`CipherSet::EVERY_PROCESSOR`] as its choice.
+    OtherSuite,
 }
 
 impl ClientHandshake {
-    /// Starts the handshake. Returns the handshake and the client's first message.
+    /// Starts the handshake with the best suite of `choice`. `offered` are the suites that the
+    /// client supports. Returns the client's first message, too.
     ///
     /// # Errors
-    /// `System` if the kernel provides no random bytes.
-    pub fn begin(secret: &Secret) -> Result<(Self, [u8; MESSAGE_BYTES])> {
-        let handshake = Self { secret: secret.clone(), nonce: host::random_bytes()? };
-        let challenge = message(CHALLENGE, &handshake.nonce);
-        Ok((handshake, challenge))
+    /// `Internal` if the kernel provides no random bytes.
+    pub fn begin(
+        secret: &Secret,
+        offered: CipherSet,
+        choice: CipherSet,
+    ) -> Result<(Self, [u8; CHALLENGE_BYTES])> {
+        let chosen = offered.best_common(choice);
+        let prologue = prologue(offered.number(), chosen as u8);
+        let terms = HandshakeTerms { secret, cipher: chosen, prologue: &prologue };
+        let (initiator, noise) = HandshakeInitiator::begin(terms)?;
+        let mut challenge = [0; CHALLENGE_BYTES];
+        challenge[..3].copy_from_slice(&[CHALLENGE, offered.number(), chosen as u8]);
+        challenge[3..].copy_from_slice(&noise);
+        Ok((Self(initiator), challenge))
     }
 
-    /// Checks the first word that the server sends. The server's answer follows only if the word is
-    /// "KNOW".
+    /// Checks the first word that the server sends.
     ///
     /// # Errors
     /// The reason why no answer follows.
-    pub fn check_server_word(word: StatusWord) -> std::result::Result<(), AuthFailure> {
-        if word == KNOW {
-            return Ok(());
+    pub fn check_server_word(word: StatusWord) -> std::result::Result<ServerReply, AuthFailure> {
+        match word {
+            KNOW => Ok(ServerReply::Answer),
+            OTHER_SUITE => Ok(ServerReply::OtherSuite),
+            _ => Err(AuthFailure::from_word(word).unwrap_or(AuthFailure::NotAStore(word))),
         }
-        Err(AuthFailure::from_word(word).unwrap_or(AuthFailure::NotAStore(word)))
     }
 
     /// Checks the server's answer. Returns the client's proof message.
@@ -278,25 +313,12 @@ impl ClientHandshake {
     pub fn finish(
         self,
         answer: &[u8; ANSWER_BYTES],
-    ) -> std::result::Result<[u8; MESSAGE_BYTES], AuthFailure> {
-        let (mut server, mut received_proof) = ([0; NONCE_BYTES], [0; PROOF_BYTES]);
-        server.copy_from_slice(&answer[..NONCE_BYTES]);
-        received_proof.copy_from_slice(&answer[NONCE_BYTES..]);
-        // The comparison takes constant time.
-        if compute_proof(&self.secret, SERVER_ROLE, &self.nonce, &server)
-            != blake3::Hash::from_bytes(received_proof)
-        {
-            return Err(AuthFailure::SecretMismatch);
-        }
-        let client_proof = compute_proof(&self.secret, CLIENT_ROLE, &self.nonce, &server);
-        Ok(message(PROOF, client_proof.as_bytes()))
+    ) -> std::result::Result<[u8; PROOF_BYTES], AuthFailure> {
+        let (_, confirmation) = self.0.finish(answer).map_err(|_| AuthFailure::SecretMismatch)?;
+        let mut proof = [PROOF; PROOF_BYTES];
+        proof[1..].copy_from_slice(&confirmation);
+        Ok(proof)
     }
-}
-
-fn message(kind: u8, content: &[u8; MESSAGE_BYTES - 1]) -> [u8; MESSAGE_BYTES] {
-    let mut message = [kind; MESSAGE_BYTES];
-    message[1..].copy_from_slice(content);
-    message
 }
 
 /// The reason why the handshake failed, as the client sees it.

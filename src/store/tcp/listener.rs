@@ -1,9 +1,9 @@
 //! Opens the server's listening sockets.
 
 use super::client_connection::ClientName;
-use super::secret::Secret;
 use super::unix_socket;
 use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::security::Secret;
 use crate::sys::stream::SocketStream;
 use crate::sys::{socket, unix};
 use std::io;

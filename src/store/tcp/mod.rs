@@ -18,6 +18,7 @@
 mod capabilities;
 mod client;
 mod client_connection;
+mod client_io;
 mod client_operations;
 mod connect;
 mod connection;
@@ -34,7 +35,6 @@ pub mod proto;
 mod request_failure;
 mod request_handler;
 mod request_reader;
-mod secret;
 mod server;
 mod unix_socket;
 mod waiters;
@@ -42,9 +42,9 @@ mod waiters;
 #[cfg(test)]
 mod tests;
 
+pub use crate::security::secret::{MAX_SECRET_BYTES, Secret};
 pub use client::TcpStore;
 pub use connect::ClientOptions;
 pub use event_loop::MAX_CONNECTIONS;
 pub use listener::ServerOptions;
-pub use secret::{MAX_SECRET_BYTES, Secret};
 pub use server::{DEFAULT_MAX_BYTES, Server};

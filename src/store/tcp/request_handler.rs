@@ -75,6 +75,8 @@ pub(super) enum ClientRejection {
     TooMuchBuffered(usize),
     #[error("it did not send VALIDATE in time")]
     ValidationTimeout,
+    #[error("newer connections took its place before it sent VALIDATE")]
+    Evicted,
 }
 
 /// The state of a server: the stored values and the pending waits.

@@ -15,9 +15,9 @@
 
 use super::event_loop::ServerEventLoop;
 use super::listener::{self, ListenOutcome, ServerOptions, StoreListener};
-use super::secret::Secret;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
+use crate::security::Secret;
 use crate::sys::{thread, unix};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;

@@ -4,6 +4,7 @@
 
 use super::interface::MAX_RAILS;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::security::CipherSet;
 use crate::transport::PeerName;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -33,6 +34,8 @@ pub struct AddressAdvert {
     /// The number of collective streams that this rank requests. The group uses the number that
     /// rank 0 requests.
     pub(super) lanes: u8,
+    /// The cipher suites that the rank supports.
+    pub(super) ciphers: CipherSet,
     /// Why these addresses were chosen, as text.
     pub(super) reason: String,
 }
@@ -50,6 +53,7 @@ impl AddressAdvert {
             "space": self.network_namespace,
             "rails": self.rails,
             "lanes": self.lanes,
+            "ciphers": self.ciphers.number(),
             "why": self.reason,
         })
     }
@@ -72,6 +76,7 @@ impl AddressAdvert {
             network_namespace: text("space")?,
             rails: decode_u8(value.get("rails")?).filter(|&it| usize::from(it) <= MAX_RAILS)?,
             lanes: decode_u8(value.get("lanes")?)?,
+            ciphers: CipherSet::from_number(decode_u8(value.get("ciphers")?)?),
             reason: text("why")?,
         })
     }

@@ -3,6 +3,7 @@
 
 use super::advert::RailAddress;
 use super::hello::Hello;
+use super::link_proof::LinkTerms;
 use super::members::TcpMember;
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
@@ -13,6 +14,7 @@ use std::net::SocketAddr;
 #[derive(Debug)]
 pub(super) struct PeerConnectTarget {
     pub(super) hello: Hello,
+    pub(super) terms: LinkTerms,
     /// The number of this rank in texts.
     pub(super) own_shown_rank: u32,
     pub(super) name: PeerName,
@@ -32,6 +34,7 @@ impl PeerConnectTarget {
     /// `Connection` if no address is reachable.
     pub(super) fn between(
         hello: Hello,
+        terms: LinkTerms,
         own: &TcpMember,
         peer: &TcpMember,
         retry_until: Option<Deadline>,
@@ -42,7 +45,7 @@ impl PeerConnectTarget {
         let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
         let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
         let (own_shown_rank, name) = (own.name.shown_rank, peer.name.clone());
-        Ok(Self { hello, own_shown_rank, name, addresses, source_addresses, retry_until })
+        Ok(Self { hello, terms, own_shown_rank, name, addresses, source_addresses, retry_until })
     }
 }
 

@@ -7,8 +7,9 @@
 
 use super::control::{ControlConnection, ControlHandler};
 use super::control_frame::ControlFrame;
-use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
-use super::listener_registry::ConnectionAcceptor;
+use super::hello::{CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal};
+use super::incoming_connection::ConnectionAcceptor;
+use super::link_proof::LinkTerms;
 use super::members::ExpectedPeers;
 use super::mesh::{OutgoingStream, TcpMeshShared};
 use super::peer_connect::PeerConnectHandler;
@@ -22,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl ConnectionAcceptor for TcpMeshShared {
-    fn check_hello(&self, hello: &Hello) -> Result<(), HelloRefusal> {
+    fn check_hello(&self, hello: &Hello) -> Result<LinkTerms, HelloRefusal> {
         let Self { epoch, me, lanes, .. } = *self;
         let (members, leaders) = (&self.members, &self.leaders);
         ExpectedPeers { epoch, me, members, leaders, lanes }.check(hello)?;
@@ -38,13 +39,21 @@ impl ConnectionAcceptor for TcpMeshShared {
             }
             ConnectionPurpose::Reconnect => return Err(HelloRefusal::IdentityMismatch),
         };
-        if is_duplicate { Err(HelloRefusal::Duplicate) } else { Ok(()) }
+        if is_duplicate {
+            return Err(HelloRefusal::Duplicate);
+        }
+        Ok(LinkTerms::between(&self.security, &members[hello.from], &members[me]))
     }
 
-    fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>) {
+    fn accept_connection(
+        &self,
+        hello: &Hello,
+        stream: Arc<SocketStream>,
+        acceptance: &[u8; CONFIRM_BYTES],
+    ) {
         let ConnectionPurpose::Stream(channel) = hello.purpose else {
-            // Send [`ACCEPTED`] before the first control frame.
-            drop(stream.send(&[ACCEPTED]));
+            // Send the acceptance before the first control frame.
+            drop(stream.send(acceptance));
             return self.add_control_connection(hello.from, stream);
         };
         let slot = self.stream_pair(hello.from, channel);
@@ -65,9 +74,9 @@ impl ConnectionAcceptor for TcpMeshShared {
         }
         let reset_armed = stream.set_reset_on_close(true);
         *incoming = Some(Arc::clone(&stream));
-        // Send [`ACCEPTED`] under the lock, so that another thread cannot close the stream before
-        // this byte.
-        drop(stream.send(&[ACCEPTED]));
+        // Send the acceptance under the lock, so that another thread cannot close the stream before
+        // these bytes.
+        drop(stream.send(acceptance));
         drop(incoming);
         let watch = |()| self.watch_stream(hello.from, channel, StreamDirection::In, &stream);
         if let Err(cause) = reset_armed.and_then(watch) {

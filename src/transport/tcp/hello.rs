@@ -1,21 +1,22 @@
 //! The hello: the first bytes on a connection, by which the two ranks verify each other. This
 //! module encodes and decodes hellos, and does no input or output. The *acceptor* is the rank that
-//! accepts the connection. A *nonce* is a random number that a rank published before.
+//! accepts the connection.
 //!
 //! ```text
 //! hello:   "distlnk1" | version u16 | channel u8 | lane u8 | epoch u32 | from u32 | to u32
-//!          | group 16 | nonce of the sender 16 | nonce expected of the receiver 16 (little endian)
-//! answer:  0 | hello of the acceptor, or the number of a refusal
-//! confirm: 'C'
-//! end:     'T', or the number of a refusal
+//!          | group 16 | security u8 | cipher u8 | 0 0 0 0 0 0 (little endian) | proof 48
+//! answer:  0 | answer of the acceptor 48, or the number of a refusal
+//! confirm: 'C' | confirmation 16
+//! end:     'T' | acceptance 16, or the number of a refusal
 //! ```
 //!
 //! The handshake has four steps:
 //!
-//! 1. The connecting rank sends its hello.
-//! 2. The acceptor checks the hello and sends its answer.
-//! 3. The connecting rank checks the answer and sends [`CONFIRM`]. When the acceptor receives it,
-//!    both ranks have verified each other.
+//! 1. The connecting rank sends its hello with its proof ([`link_proof`](super::link_proof)).
+//! 2. The acceptor checks the hello and the proof, and sends its answer.
+//! 3. The connecting rank checks the answer and sends [`CONFIRM`]. When the acceptor has checked
+//!    the confirmation, both ranks have verified each other. Before that, the acceptor changes
+//!    nothing, because the hello may be a replay.
 //! 4. The acceptor adds the connection to its mesh and sends [`ACCEPTED`].
 //!
 //! The connecting rank uses the connection only after it has received [`ACCEPTED`]. Therefore no
@@ -23,20 +24,32 @@
 //! the handshake, the connecting rank receives a refusal.
 
 use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::security::{CipherSuite, SecuritySetting};
 use crate::transport::{Channel, MAX_COLLECTIVE_STREAMS};
 
 const MAGIC: [u8; 8] = *b"distlnk1";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 
+/// The length of a proof, in bytes.
+pub(super) const PROOF_BYTES: usize = 48;
+/// The proof of the connecting rank, or the answer of the acceptor.
+pub(super) type ProofMessage = [u8; PROOF_BYTES];
+/// The confirmation of the connecting rank, or the acceptance of the acceptor.
+pub(super) type ConfirmationTag = [u8; 16];
+
+/// The length of a hello without its proof, in bytes.
+pub(super) const PREFIX_BYTES: usize = 48;
 /// The length of a hello in bytes.
-pub(super) const HELLO_BYTES: usize = 72;
+pub(super) const HELLO_BYTES: usize = PREFIX_BYTES + PROOF_BYTES;
 /// The length of a positive answer in bytes.
-pub(super) const ANSWER_BYTES: usize = 1 + HELLO_BYTES;
+pub(super) const ANSWER_BYTES: usize = 1 + PROOF_BYTES;
+/// The length of the confirmation, and of the positive end of the handshake, in bytes.
+pub(super) const CONFIRM_BYTES: usize = 1 + size_of::<ConfirmationTag>();
 /// The first byte of a positive answer.
 pub(super) const WELCOME: u8 = 0;
-/// The byte by which the connecting rank ends its part of the handshake.
+/// The first byte of the confirmation.
 pub(super) const CONFIRM: u8 = b'C';
-/// The byte by which the acceptor ends a successful handshake. No refusal has this number.
+/// The first byte of the end of a successful handshake. No refusal has this number.
 pub(super) const ACCEPTED: u8 = b'T';
 
 /// The purpose of a connection.
@@ -60,7 +73,7 @@ impl ConnectionPurpose {
     }
 }
 
-/// The hello of one side.
+/// The hello of the connecting rank, without its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) purpose: ConnectionPurpose,
@@ -68,11 +81,10 @@ pub(super) struct Hello {
     pub(super) epoch: u32,
     pub(super) from: Rank,
     pub(super) to: Rank,
-    /// The nonce of the sender.
-    pub(super) nonce: Nonce,
-    /// The nonce that the receiver must have. The sender knows it from the published data of the
-    /// receiver.
-    pub(super) expected_nonce: Nonce,
+    /// The security setting of the sender.
+    pub(super) security: SecuritySetting,
+    /// The cipher suite of the proof.
+    pub(super) cipher: CipherSuite,
 }
 
 /// The reason why an acceptor refuses a connection.
@@ -84,17 +96,45 @@ pub(super) enum HelloRefusal {
     /// The process does not have the requested rank of the group. The rank has not joined yet, or
     /// has left.
     NoSuchRank = 2,
-    /// The epoch, rank or nonce does not match the group.
+    /// The epoch, rank or purpose does not match the group.
     IdentityMismatch = 3,
     /// The connection already exists.
     Duplicate = 4,
+    /// The acceptor requires the setting `auth`.
+    RequiresAuth = 5,
+    /// The acceptor requires the setting `none`.
+    RequiresNone = 6,
+    /// The proof, the answer, the confirmation or the acceptance is wrong.
+    WrongProof = 7,
+    /// Newer connections took the place of this one.
+    Overloaded = 8,
 }
 
 impl HelloRefusal {
+    const ALL: [Self; 8] = [
+        Self::UnknownProtocol,
+        Self::NoSuchRank,
+        Self::IdentityMismatch,
+        Self::Duplicate,
+        Self::RequiresAuth,
+        Self::RequiresNone,
+        Self::WrongProof,
+        Self::Overloaded,
+    ];
+
     /// Returns the refusal with this number, or `UnknownProtocol` for an unknown number.
     pub(super) fn from_number(number: u8) -> Self {
-        let all = [Self::NoSuchRank, Self::IdentityMismatch, Self::Duplicate];
-        all.into_iter().find(|&it| it as u8 == number).unwrap_or(Self::UnknownProtocol)
+        Self::ALL.into_iter().find(|&it| it as u8 == number).unwrap_or(Self::UnknownProtocol)
+    }
+
+    /// Returns true if the two sides have different secrets or security settings.
+    pub(super) fn concerns_security(self) -> bool {
+        matches!(self, Self::RequiresAuth | Self::RequiresNone | Self::WrongProof)
+    }
+
+    /// Returns true if the same acceptor would refuse another attempt, too.
+    pub(super) fn is_final(self) -> bool {
+        self.concerns_security() || matches!(self, Self::IdentityMismatch | Self::UnknownProtocol)
     }
 }
 
@@ -103,14 +143,25 @@ impl std::fmt::Display for HelloRefusal {
         f.write_str(match self {
             Self::UnknownProtocol => "it does not use the protocol of this version of libdist",
             Self::NoSuchRank => "the process has no such rank of this group",
-            Self::IdentityMismatch => "its epoch, rank or nonce does not match the group",
+            Self::IdentityMismatch => "its epoch, rank or purpose does not match the group",
             Self::Duplicate => "such a connection already exists",
+            Self::RequiresAuth => {
+                "the accepting process has DIST_SECURITY=auth, the connecting one none"
+            }
+            Self::RequiresNone => {
+                "the accepting process has DIST_SECURITY=none, the connecting one auth"
+            }
+            Self::WrongProof => {
+                "the proof of the job's secret is wrong: the processes have different secrets, or a \
+                 third party changes the connection"
+            }
+            Self::Overloaded => "too many connections arrive at once",
         })
     }
 }
 
 impl Hello {
-    pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
+    pub(super) fn encode(&self) -> [u8; PREFIX_BYTES] {
         let (channel, lane) = match self.purpose {
             ConnectionPurpose::Stream(Channel::Collective(lane)) => (0, lane),
             ConnectionPurpose::Stream(Channel::PointToPoint) => (1, 0),
@@ -118,7 +169,7 @@ impl Hello {
             ConnectionPurpose::Reconnect => (3, 0),
         };
         let rank = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX).to_le_bytes();
-        let mut bytes = [0; HELLO_BYTES];
+        let mut bytes = [0; PREFIX_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
         bytes[10] = channel;
@@ -127,8 +178,8 @@ impl Hello {
         bytes[16..20].copy_from_slice(&rank(self.from));
         bytes[20..24].copy_from_slice(&rank(self.to));
         bytes[24..40].copy_from_slice(&self.group.0);
-        bytes[40..56].copy_from_slice(&self.nonce.0);
-        bytes[56..].copy_from_slice(&self.expected_nonce.0);
+        bytes[40] = self.security as u8;
+        bytes[41] = self.cipher as u8;
         bytes
     }
 
@@ -136,12 +187,11 @@ impl Hello {
     ///
     /// # Errors
     /// `UnknownProtocol`.
-    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, HelloRefusal> {
+    pub(super) fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, HelloRefusal> {
         let number = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         let rank = |at: usize| Rank::try_from(number(at)).unwrap_or(Rank::MAX);
-        let nonce = |at: usize| Nonce(std::array::from_fn(|i| bytes[at + i]));
         let purpose = match (bytes[10], bytes[11]) {
             (0, lane) if usize::from(lane) < MAX_COLLECTIVE_STREAMS => {
                 ConnectionPurpose::Stream(Channel::Collective(lane))
@@ -151,50 +201,50 @@ impl Hello {
             (3, 0) => ConnectionPurpose::Reconnect,
             _ => return Err(HelloRefusal::UnknownProtocol),
         };
-        if !has_valid_prefix(bytes) {
+        let (security, cipher) =
+            (SecuritySetting::from_number(bytes[40]), CipherSuite::from_number(bytes[41]));
+        let (Some(security), Some(cipher)) = (security, cipher) else {
+            return Err(HelloRefusal::UnknownProtocol);
+        };
+        if !has_valid_prefix(bytes) || bytes[42..] != [0; PREFIX_BYTES - 42] {
             return Err(HelloRefusal::UnknownProtocol);
         }
         Ok(Self {
             purpose,
-            group: nonce(24),
+            group: Nonce(std::array::from_fn(|i| bytes[24 + i])),
             epoch: number(12),
             from: rank(16),
             to: rank(20),
-            nonce: nonce(40),
-            expected_nonce: nonce(56),
+            security,
+            cipher,
         })
-    }
-
-    /// Returns the hello that the addressed rank must send as its answer to this hello.
-    pub(super) fn expected_answer(&self) -> Self {
-        let Self { purpose, group, epoch, .. } = *self;
-        let (from, to) = (self.to, self.from);
-        Self {
-            purpose,
-            group,
-            epoch,
-            from,
-            to,
-            nonce: self.expected_nonce,
-            expected_nonce: self.nonce,
-        }
     }
 }
 
-/// Checks the answer to a hello. Returns true if the answer is complete and comes from the
-/// addressed rank. Returns false if more bytes must arrive.
+/// Returns the proof of the acceptor from its answer. Returns `None` if more bytes must arrive.
 ///
 /// # Errors
-/// The refusal of the acceptor, or `IdentityMismatch` if another process answered.
-pub(super) fn has_valid_answer(hello: &Hello, answer: &[u8]) -> Result<bool, HelloRefusal> {
-    match answer.split_first() {
-        Some((&WELCOME, payload)) => match payload.first_chunk() {
-            Some(payload) if Hello::decode(payload) == Ok(hello.expected_answer()) => Ok(true),
-            Some(_) => Err(HelloRefusal::IdentityMismatch),
-            None => Ok(false),
-        },
+/// The refusal of the acceptor.
+pub(super) fn parse_answer(answer: &[u8]) -> Result<Option<&ProofMessage>, HelloRefusal> {
+    parse_reply(WELCOME, answer)
+}
+
+/// Returns the acceptance from the end of the handshake. Returns `None` if more bytes must arrive.
+///
+/// # Errors
+/// The refusal of the acceptor.
+pub(super) fn parse_end(end: &[u8]) -> Result<Option<&ConfirmationTag>, HelloRefusal> {
+    parse_reply(ACCEPTED, end)
+}
+
+fn parse_reply<const N: usize>(
+    positive: u8,
+    bytes: &[u8],
+) -> Result<Option<&[u8; N]>, HelloRefusal> {
+    match bytes.split_first() {
+        Some((&first, content)) if first == positive => Ok(content.first_chunk()),
         Some((&number, _)) => Err(HelloRefusal::from_number(number)),
-        None => Ok(false),
+        None => Ok(None),
     }
 }
 
@@ -204,11 +254,11 @@ pub(super) fn has_valid_prefix(bytes: &[u8]) -> bool {
     MAGIC.iter().chain(&[low, high]).zip(bytes).all(|(a, b)| a == b)
 }
 
-/// The buffer in which an acceptor collects the hello of a connection and the confirmation byte
-/// after it.
+/// The buffer in which an acceptor collects the hello of a connection and the confirmation after
+/// it.
 #[derive(Debug)]
 pub(super) struct HelloReader {
-    bytes: [u8; HELLO_BYTES + 1],
+    bytes: [u8; HELLO_BYTES + CONFIRM_BYTES],
     filled: usize,
 }
 
@@ -217,21 +267,21 @@ pub(super) struct HelloReader {
 pub(super) enum HelloReadState {
     /// More bytes must arrive.
     Incomplete,
-    /// The hello is complete; the acceptor must check and answer it.
-    Hello(Hello),
-    /// The connecting rank has verified the answer and confirmed.
-    Confirmed,
+    /// The hello and its proof are complete; the acceptor must check and answer them.
+    Hello(Hello, ProofMessage),
+    /// The connecting rank has verified the answer. The acceptor must check its confirmation.
+    Confirmed(ConfirmationTag),
 }
 
 impl Default for HelloReader {
     fn default() -> Self {
-        Self { bytes: [0; HELLO_BYTES + 1], filled: 0 }
+        Self { bytes: [0; HELLO_BYTES + CONFIRM_BYTES], filled: 0 }
     }
 }
 
 impl HelloReader {
     /// Returns the buffer for the next read. The buffer ends where the hello ends or, after the
-    /// hello, where the confirmation byte ends, because the bytes after them belong to the stream.
+    /// hello, where the confirmation ends, because the bytes after them belong to the stream.
     pub(super) fn free_space(&mut self) -> &mut [u8] {
         let end = if self.filled < HELLO_BYTES { HELLO_BYTES } else { self.bytes.len() };
         &mut self.bytes[self.filled..end]
@@ -247,11 +297,24 @@ impl HelloReader {
         if !has_valid_prefix(received) {
             return Err(HelloRefusal::UnknownProtocol);
         }
-        match (self.bytes.first_chunk(), received.len().checked_sub(HELLO_BYTES)) {
-            (Some(bytes), Some(0)) => Hello::decode(bytes).map(HelloReadState::Hello),
-            (_, Some(1)) if received[HELLO_BYTES] == CONFIRM => Ok(HelloReadState::Confirmed),
-            (_, Some(_)) => Err(HelloRefusal::UnknownProtocol),
-            (_, None) => Ok(HelloReadState::Incomplete),
+        let (hello, confirm) = received.split_at(received.len().min(HELLO_BYTES));
+        if hello.len() < HELLO_BYTES {
+            return Ok(HelloReadState::Incomplete);
+        }
+        match confirm.split_first() {
+            None => match hello.split_first_chunk() {
+                Some((prefix, proof)) => {
+                    let mut message = [0; PROOF_BYTES];
+                    message.copy_from_slice(proof);
+                    Ok(HelloReadState::Hello(Hello::decode(prefix)?, message))
+                }
+                None => Ok(HelloReadState::Incomplete),
+            },
+            Some((&CONFIRM, tag)) => match tag.first_chunk() {
+                Some(tag) => Ok(HelloReadState::Confirmed(*tag)),
+                None => Ok(HelloReadState::Incomplete),
+            },
+            Some(_) => Err(HelloRefusal::UnknownProtocol),
         }
     }
 }
@@ -271,16 +334,16 @@ mod tests {
     }
 
     fn hellos() -> impl Strategy<Value = Hello> {
-        let ids = any::<([u8; 16], [u8; 16], [u8; 16], u32)>();
+        let ids = any::<([u8; 16], u32, bool, bool)>();
         (purposes(), ids, 0..1_usize << 16, 0..1_usize << 16).prop_map(
-            |(purpose, (group, nonce, expected, epoch), from, to)| Hello {
+            |(purpose, (group, epoch, is_auth, is_aes), from, to)| Hello {
                 purpose,
                 group: Nonce(group),
                 epoch,
                 from,
                 to,
-                nonce: Nonce(nonce),
-                expected_nonce: Nonce(expected),
+                security: if is_auth { SecuritySetting::Auth } else { SecuritySetting::None },
+                cipher: if is_aes { CipherSuite::AesGcm } else { CipherSuite::ChaChaPoly },
             },
         )
     }
@@ -289,12 +352,11 @@ mod tests {
         #[test]
         fn hello_round_trips(hello in hellos()) {
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-            prop_assert_eq!(hello.expected_answer().expected_answer(), hello);
         }
 
         #[test]
         fn changed_byte_is_refused_or_decodes_differently(
-            hello in hellos(), at in 0..HELLO_BYTES, bits in 1..=u8::MAX,
+            hello in hellos(), at in 0..PREFIX_BYTES, bits in 1..=u8::MAX,
         ) {
             let mut bytes = hello.encode();
             bytes[at] ^= bits;
@@ -308,13 +370,9 @@ mod tests {
 
     #[test]
     fn refusal_numbers_round_trip() {
-        for refusal in [
-            HelloRefusal::UnknownProtocol,
-            HelloRefusal::NoSuchRank,
-            HelloRefusal::IdentityMismatch,
-            HelloRefusal::Duplicate,
-        ] {
+        for refusal in HelloRefusal::ALL {
             assert_eq!(HelloRefusal::from_number(refusal as u8), refusal);
+            assert!(![WELCOME, CONFIRM, ACCEPTED].contains(&(refusal as u8)));
         }
         assert_eq!(HelloRefusal::from_number(200), HelloRefusal::UnknownProtocol);
     }

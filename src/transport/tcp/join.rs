@@ -7,8 +7,9 @@ use super::control::ControlConnection;
 use super::endpoint::{PollScratch, TcpMesh};
 use super::heartbeat_monitor;
 use super::hello::ConnectionPurpose;
+use super::incoming_connection::ConnectionAcceptor;
 use super::interface::{self, AddressFamily, InterfaceAddress, InterfaceRules};
-use super::listener_registry::{ConnectionAcceptor, ListenerRegistry};
+use super::listener_registry::ListenerRegistry;
 use super::members::{TcpJoinConfig, node_leaders};
 use super::mesh::{StreamEndHandler, StreamPair, TcpMeshShared};
 use super::message_streams::MessageStreams;
@@ -21,6 +22,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
+use crate::security::CipherSet;
 use crate::sys::eventfd::EventFd;
 use crate::sys::poll::Poller;
 use crate::sys::{host, netif, socket};
@@ -84,6 +86,7 @@ pub fn listen(route_hint: Option<(&str, u16)>) -> Result<TcpListening> {
         network_namespace: host::network_namespace(),
         rails: choice.rails,
         lanes: u8::try_from(lanes).unwrap_or(1),
+        ciphers: CipherSet::of_this_processor(),
         reason: choice.reason,
     };
     let texts = advert
@@ -252,6 +255,7 @@ fn new_shared(
         group: join_config.group,
         epoch: join_config.epoch,
         me: join_config.me,
+        security: join_config.security.clone(),
         members: join_config.members.to_vec(),
         leaders: leaders.to_vec(),
         lanes,

@@ -8,19 +8,19 @@
 //! anything else, that sends no hello within [`HELLO_TIMEOUT`], or that sends no confirmation
 //! within [`CONFIRM_TIMEOUT`].
 
-use super::hello::{ConnectionPurpose, Hello, HelloReadState, HelloReader, HelloRefusal, WELCOME};
+use super::hello::{ConnectionPurpose, Hello};
+use super::incoming_connection::{ConnectionAcceptor, IncomingConnection, IncomingConnections};
 use super::port_range;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
-use crate::sys::stream::{SocketStream, is_transient};
+use crate::sys::stream::SocketStream;
 use crate::sys::{host, limits, poll, socket};
 use crate::wait::service::{
     self, Alarm, AlarmHandler, DescriptorHandler, DescriptorWatch, WatchAction,
 };
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Debug;
 use std::io::ErrorKind as Io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
@@ -32,7 +32,8 @@ use std::time::{Duration, Instant};
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of unidentified connections. A further connection closes the oldest one.
 const MAX_UNIDENTIFIED: usize = 1024;
-/// Unidentified connections use at most the process's descriptor limit divided by this number.
+/// Unidentified connections use at most the process's descriptor limit divided by this number, and
+/// unconfirmed ones half as many.
 const DESCRIPTOR_DIVISOR: u64 = 4;
 /// The time within which a connection with a valid hello must send its confirmation. The connecting
 /// side gives up after 20 s if it has not sent the confirmation. The time here is longer, so that a
@@ -42,20 +43,6 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPTS_PER_WAKEUP: usize = 64;
 /// The time for which the registry accepts no connections after the system ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Accepts connections for a rank of a group.
-pub(super) trait ConnectionAcceptor: Send + Sync + Debug {
-    /// Checks whether the sender of this hello is expected.
-    ///
-    /// # Errors
-    /// The reason for the refusal.
-    fn check_hello(&self, hello: &Hello) -> std::result::Result<(), HelloRefusal>;
-
-    /// Takes over a connection on which both sides have verified each other. The implementation
-    /// sends [`ACCEPTED`](super::hello::ACCEPTED) or a refusal to the peer. Called on the service
-    /// thread.
-    fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>);
-}
 
 /// The group and the rank to which a peer connects.
 type ListenerKey = (GroupId, Rank);
@@ -74,6 +61,8 @@ struct ListenerRegistryInner {
     state: Mutex<ListenerState>,
     /// The maximum number of unidentified connections.
     max_unidentified: usize,
+    /// The maximum number of unconfirmed connections.
+    max_unconfirmed: usize,
 }
 
 #[derive(Debug, Default)]
@@ -85,7 +74,7 @@ struct ListenerState {
     /// The unidentified connections with their deadlines, in order of arrival.
     unidentified: VecDeque<(Instant, Arc<IncomingConnection>)>,
     /// The unconfirmed connections with their deadlines, in the order in which their hellos were
-    /// checked. Their number has no limit, so new connections do not close them.
+    /// checked. Their hellos may be replays, so their number has a limit, too.
     unconfirmed: VecDeque<(Instant, Arc<IncomingConnection>)>,
     resume_accept_at: Option<Instant>,
     alarm: Option<Alarm>,
@@ -127,7 +116,9 @@ impl ListenerRegistry {
         let share = limits::max_open_files()? / DESCRIPTOR_DIVISOR;
         let max_unidentified =
             usize::try_from(share).unwrap_or(usize::MAX).clamp(1, MAX_UNIDENTIFIED);
-        let inner = Arc::new(ListenerRegistryInner { state: Mutex::default(), max_unidentified });
+        let max_unconfirmed = (max_unidentified / 2).max(1);
+        let state = Mutex::default();
+        let inner = Arc::new(ListenerRegistryInner { state, max_unidentified, max_unconfirmed });
         let alarm = service::alarm(Arc::new(HandshakeTimeout(Arc::downgrade(&inner))))?;
         inner.state().alarm = Some(alarm);
         Ok(Self { pid: host::pid(), inner })
@@ -209,22 +200,15 @@ impl ListenerRegistryInner {
     }
 
     fn add_incoming(self: &Arc<Self>, stream: SocketStream, from: SocketAddr) {
-        let stream = Arc::new(stream);
-        let inner = Arc::downgrade(self);
-        let incoming = IncomingConnection {
-            stream,
-            remote_address: from,
-            registry: inner,
-            handshake: Mutex::default(),
-        };
-        let incoming = Arc::new(incoming);
-        match service::watch(incoming.clone()) {
-            Ok(watch) => lock(&incoming.handshake).watch = Some(watch),
+        let registry: Arc<dyn IncomingConnections> = self.clone();
+        let registry = Arc::downgrade(&registry);
+        let incoming = match IncomingConnection::watch(stream, from, registry) {
+            Ok(incoming) => incoming,
             Err(error) => {
                 crate::log!(LogLevel::Warn, "dropped a connection from {from}: {error}");
                 return;
             }
-        }
+        };
         let mut state = self.state();
         state.unidentified.push_back((Instant::now() + HELLO_TIMEOUT, incoming));
         let oldest = match state.unidentified.len() > self.max_unidentified {
@@ -234,7 +218,7 @@ impl ListenerRegistryInner {
         state.update_alarm();
         drop(state);
         if let Some((_, connection)) = oldest {
-            connection.reject("the limit of connections without a hello is exceeded");
+            connection.evict();
         }
     }
 
@@ -243,6 +227,18 @@ impl ListenerRegistryInner {
         state.sockets.iter().for_each(|open| open.watch.pause());
         state.resume_accept_at = Some(Instant::now() + ACCEPT_PAUSE);
         state.update_alarm();
+    }
+}
+
+impl IncomingConnections for ListenerRegistryInner {
+    /// Returns the acceptor of the rank that a hello addresses.
+    fn acceptor_for(&self, hello: &Hello) -> Option<Arc<dyn ConnectionAcceptor>> {
+        let state = self.state();
+        let acceptors = match hello.purpose {
+            ConnectionPurpose::Reconnect => &state.reconnect_acceptors,
+            ConnectionPurpose::Stream(_) | ConnectionPurpose::Control => &state.acceptors,
+        };
+        acceptors.get(&(hello.group, hello.to)).and_then(Weak::upgrade)
     }
 
     fn remove_incoming(&self, connection: &IncomingConnection) {
@@ -265,6 +261,14 @@ impl ListenerRegistryInner {
         if let Some((_, connection)) = index.and_then(|at| state.unidentified.remove(at)) {
             state.unconfirmed.push_back((Instant::now() + CONFIRM_TIMEOUT, connection));
             state.update_alarm();
+        }
+        let oldest = match state.unconfirmed.len() > self.max_unconfirmed {
+            true => state.unconfirmed.pop_front(),
+            false => None,
+        };
+        drop(state);
+        if let Some((_, connection)) = oldest {
+            connection.evict();
         }
     }
 }
@@ -354,143 +358,5 @@ impl AlarmHandler for HandshakeTimeout {
         state.update_alarm();
         drop(state);
         late.iter().for_each(|it| it.reject("it did not complete the handshake in time"));
-    }
-}
-
-/// An accepted connection whose handshake is not complete.
-#[derive(Debug)]
-struct IncomingConnection {
-    stream: Arc<SocketStream>,
-    remote_address: SocketAddr,
-    registry: Weak<ListenerRegistryInner>,
-    handshake: Mutex<IncomingHandshake>,
-}
-
-/// The state of the handshake of one connection.
-#[derive(Debug, Default)]
-struct IncomingHandshake {
-    watch: Option<DescriptorWatch>,
-    hello_reader: HelloReader,
-    /// The hello and its acceptor, after the hello was checked and answered and before the
-    /// confirmation has arrived.
-    verified: Option<(Hello, Weak<dyn ConnectionAcceptor>)>,
-}
-
-/// The result of reading from an incoming connection.
-enum HandshakeOutcome {
-    /// More bytes must arrive.
-    Incomplete,
-    /// The peer has sent the confirmation, so both sides have verified each other.
-    Accepted(Hello, Arc<dyn ConnectionAcceptor>),
-    /// The peer closed the connection, or the connection broke.
-    Closed,
-    Refused(HelloRefusal),
-}
-
-impl IncomingConnection {
-    /// Ends the watch.
-    fn stop_watching(&self) {
-        let watch = lock(&self.handshake).watch.take();
-        drop(watch);
-    }
-
-    fn reject(&self, reason: impl std::fmt::Display) {
-        self.stop_watching();
-        crate::log!(LogLevel::Warn, "dropped a connection from {}: {reason}", self.remote_address);
-    }
-
-    fn read_handshake(&self, registry: &ListenerRegistryInner) -> HandshakeOutcome {
-        let mut handshake = lock(&self.handshake);
-        loop {
-            let received = match self.stream.receive(handshake.hello_reader.free_space()) {
-                Ok(0) => return HandshakeOutcome::Closed,
-                Ok(got) => got,
-                Err(cause) if is_transient(&cause) => return HandshakeOutcome::Incomplete,
-                Err(_) => return HandshakeOutcome::Closed,
-            };
-            match handshake.hello_reader.advance(received) {
-                Ok(HelloReadState::Incomplete) => {}
-                Ok(HelloReadState::Hello(hello)) => match self.answer_hello(registry, &hello) {
-                    Ok(acceptor) => {
-                        handshake.verified = Some((hello, acceptor));
-                        registry.mark_unconfirmed(self);
-                    }
-                    Err(refusal) => return HandshakeOutcome::Refused(refusal),
-                },
-                Ok(HelloReadState::Confirmed) => {
-                    let Some((hello, acceptor)) = handshake.verified.take() else {
-                        return HandshakeOutcome::Refused(HelloRefusal::UnknownProtocol);
-                    };
-                    // The rank that the hello names may have left the group since the hello.
-                    return acceptor
-                        .upgrade()
-                        .map_or(HandshakeOutcome::Refused(HelloRefusal::NoSuchRank), |acceptor| {
-                            HandshakeOutcome::Accepted(hello, acceptor)
-                        });
-                }
-                Err(refusal) => return HandshakeOutcome::Refused(refusal),
-            }
-        }
-    }
-
-    /// Checks a hello. If it is valid, sends the answer and returns the acceptor.
-    fn answer_hello(
-        &self,
-        registry: &ListenerRegistryInner,
-        hello: &Hello,
-    ) -> std::result::Result<Weak<dyn ConnectionAcceptor>, HelloRefusal> {
-        let key = (hello.group, hello.to);
-        let acceptor = {
-            let state = registry.state();
-            let is_reconnect = hello.purpose == ConnectionPurpose::Reconnect;
-            let acceptors =
-                if is_reconnect { &state.reconnect_acceptors } else { &state.acceptors };
-            acceptors.get(&key).and_then(Weak::upgrade)
-        };
-        let acceptor = acceptor.ok_or(HelloRefusal::NoSuchRank)?;
-        acceptor.check_hello(hello)?;
-        let answer = [&[WELCOME][..], &hello.expected_answer().encode()].concat();
-        // A new connection has room for the answer. If the connection is broken, the next read
-        // reports it.
-        drop(self.stream.send(&answer));
-        Ok(Arc::downgrade(&acceptor))
-    }
-}
-
-impl DescriptorHandler for IncomingConnection {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-
-    fn on_readable(&self) -> WatchAction {
-        let Some(inner) = self.registry.upgrade() else { return WatchAction::Done };
-        let outcome = self.read_handshake(&inner);
-        if matches!(outcome, HandshakeOutcome::Incomplete) {
-            return WatchAction::Keep;
-        }
-        inner.remove_incoming(self);
-        match outcome {
-            HandshakeOutcome::Accepted(hello, acceptor) => {
-                // End the watch before the acceptor gets the stream, because the acceptor may watch
-                // the same descriptor.
-                self.stop_watching();
-                acceptor.accept_connection(&hello, Arc::clone(&self.stream));
-            }
-            HandshakeOutcome::Refused(refusal) => {
-                drop(self.stream.send(&[refusal as u8]));
-                if refusal == HelloRefusal::NoSuchRank {
-                    self.stop_watching();
-                    crate::log!(
-                        LogLevel::Debug,
-                        "dropped a connection from {}: {refusal}",
-                        self.remote_address
-                    );
-                } else {
-                    self.reject(refusal);
-                }
-            }
-            HandshakeOutcome::Closed | HandshakeOutcome::Incomplete => self.stop_watching(),
-        }
-        WatchAction::Done
     }
 }

@@ -5,6 +5,7 @@ use super::advert::AddressAdvert;
 use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
 use crate::base::deadline::Deadline;
 use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::security::LinkSecurity;
 use crate::transport::{Channel, HeartbeatConfig, PeerName};
 use crate::wait::WaitPolicy;
 
@@ -13,7 +14,8 @@ use crate::wait::WaitPolicy;
 pub struct TcpMember {
     /// The display name of the rank.
     pub name: PeerName,
-    /// The nonce of the rank: a random number that the rank published.
+    /// The nonce of the rank: a random number that the rank published. The proofs of its
+    /// connections depend on it.
     pub nonce: Nonce,
     /// The index of the rank's node, from 0. The first rank of each node is the node leader.
     pub node: usize,
@@ -38,6 +40,8 @@ pub struct TcpJoinConfig<'a> {
     pub wait_policy: WaitPolicy,
     /// The heartbeat and liveness settings.
     pub vitals: HeartbeatConfig,
+    /// The protection of the connections.
+    pub security: &'a LinkSecurity,
 }
 
 /// Returns the node leaders: for each node, its first rank.
@@ -67,10 +71,8 @@ impl ExpectedPeers<'_> {
     /// `IdentityMismatch`.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), HelloRefusal> {
         let Self { epoch, me, members, leaders, lanes } = *self;
-        let known = members.get(hello.from).filter(|member| member.nonce == hello.nonce);
-        let is_to_this_one = hello.expected_nonce == members[me].nonce && hello.epoch == epoch;
-        let is_meant = is_to_this_one && hello.from != me;
-        let Some(from) = known.filter(|_| is_meant) else {
+        let is_meant = hello.epoch == epoch && hello.to == me && hello.from != me;
+        let Some(from) = members.get(hello.from).filter(|_| is_meant) else {
             return Err(HelloRefusal::IdentityMismatch);
         };
         let is_expected = match hello.purpose {

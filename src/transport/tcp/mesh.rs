@@ -22,6 +22,7 @@ use super::control::ControlConnection;
 use super::control_frame::ControlFrame;
 use super::failure_notice;
 use super::hello::{ConnectionPurpose, Hello};
+use super::link_proof::LinkTerms;
 use super::members::TcpMember;
 use super::message_streams::MessageStreams;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
@@ -31,6 +32,7 @@ use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
+use crate::security::LinkSecurity;
 use crate::sys::eventfd::EventFd;
 use crate::sys::poll::{Interest, PollEvents, Poller};
 use crate::sys::stream::{SocketStream, is_transient};
@@ -80,6 +82,7 @@ pub(super) struct TcpMeshShared {
     pub(super) group: GroupId,
     pub(super) epoch: u32,
     pub(super) me: Rank,
+    pub(super) security: LinkSecurity,
     pub(super) members: Vec<TcpMember>,
     /// The node leaders: the first rank of each node.
     pub(super) leaders: Vec<Rank>,
@@ -256,17 +259,19 @@ impl TcpMeshShared {
         retry_until: Option<Deadline>,
     ) -> Result<Arc<PeerConnector>> {
         let (own, peer) = (&self.members[self.me], &self.members[to]);
+        let terms = LinkTerms::between(&self.security, own, peer);
         let hello = Hello {
             purpose,
             group: self.group,
             epoch: self.epoch,
             from: self.me,
             to,
-            nonce: own.nonce,
-            expected_nonce: peer.nonce,
+            security: terms.setting(),
+            cipher: terms.cipher(),
         };
         let handler: Weak<dyn PeerConnectHandler> = self.weak.clone();
-        Ok(PeerConnector::new(PeerConnectTarget::between(hello, own, peer, retry_until)?, handler))
+        let target = PeerConnectTarget::between(hello, terms, own, peer, retry_until)?;
+        Ok(PeerConnector::new(target, handler))
     }
 
     /// Starts to watch a new stream for its end and, for a point-to-point stream, for readiness.

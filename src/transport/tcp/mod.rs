@@ -14,8 +14,10 @@
 //! * Addresses: [`interface`] chooses the addresses of this host, and [`advert`] is the message
 //!   that publishes them. [`members`] has the addresses of all ranks.
 //! * Connections: [`listener_registry`] accepts connections for all groups of the process, on the
-//!   ports of [`port_range`]. [`peer_connect`] connects to a peer, whose addresses
-//!   [`connect_target`] selects. Both sides first verify each other by a [`hello`].
+//!   ports of [`port_range`], and [`incoming_connection`] verifies each of them.
+//!   [`peer_connect`] connects to a peer, whose addresses [`connect_target`] selects;
+//!   [`address_connect`] is one of its attempts. Both sides first verify each other by a
+//!   [`hello`] with a proof of the job's secret ([`link_proof`]).
 //! * Streams: [`mesh`] has the streams of one group, and decides for each stream that ends whether
 //!   the peer has left or died. [`endpoint`] implements the functions of `Endpoint` that send,
 //!   receive and wait. [`message_streams`] has the point-to-point streams, on which the service
@@ -37,6 +39,7 @@
 //!
 //! This module transfers the bytes of a stream without interpreting them.
 
+mod address_connect;
 mod advert;
 mod connect_target;
 mod connection_handlers;
@@ -48,8 +51,10 @@ mod failure_notice;
 pub mod fuzz;
 mod heartbeat_monitor;
 mod hello;
+mod incoming_connection;
 mod interface;
 mod join;
+mod link_proof;
 mod listener_registry;
 mod liveness_query;
 mod members;

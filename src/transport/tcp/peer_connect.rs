@@ -3,18 +3,15 @@
 //! all addresses is a *round*. All steps after the start run on the service thread, so no caller
 //! blocks.
 
+use super::address_connect::{AddressFailure, AddressFailureReason, CurrentConnect};
 use super::connect_target::{AddressPair, PeerConnectTarget, address_pairs};
-use super::hello::{
-    ACCEPTED, ANSWER_BYTES, CONFIRM, ConnectionPurpose, Hello, HelloRefusal, has_valid_answer,
-};
+use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::sync::lock;
 use crate::sys::poll::Interest;
 use crate::sys::socket;
-use crate::sys::stream::{SocketStream, is_transient};
-use crate::wait::service::{
-    self, Alarm, AlarmHandler, DescriptorHandler, DescriptorWatch, WatchAction,
-};
+use crate::sys::stream::SocketStream;
+use crate::wait::service::{self, Alarm, AlarmHandler, DescriptorHandler, WatchAction};
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -50,6 +47,7 @@ pub(super) struct PeerConnector {
     target: PeerConnectTarget,
     address_pairs: Vec<AddressPair>,
     handler: Weak<dyn PeerConnectHandler>,
+    began: Instant,
     weak: Weak<Self>,
     progress: Mutex<PeerConnectProgress>,
 }
@@ -69,44 +67,6 @@ struct PeerConnectProgress {
     is_over: bool,
 }
 
-/// The failure of one address.
-#[derive(Debug)]
-struct AddressFailure {
-    address: SocketAddr,
-    reason: AddressFailureReason,
-}
-
-impl AddressFailure {
-    fn refusal(&self) -> Option<HelloRefusal> {
-        if let AddressFailureReason::Refused(refusal) = self.reason { Some(refusal) } else { None }
-    }
-
-    /// Returns true if the failure proves that the peer's process is gone, or that the peer has
-    /// left the group.
-    fn proves_absence(&self) -> bool {
-        matches!(
-            self.reason,
-            AddressFailureReason::NotListening(_)
-                | AddressFailureReason::Refused(HelloRefusal::NoSuchRank)
-        )
-    }
-}
-
-/// The address that is being tried.
-#[derive(Debug)]
-struct CurrentConnect {
-    address: SocketAddr,
-    stream: Arc<SocketStream>,
-    watch: DescriptorWatch,
-    /// The deadline for this address. `None` after this rank has sent the confirmation: the peer
-    /// may have added the connection, so this rank must not give up, and waits until the peer
-    /// answers or ends the connection.
-    due: Option<Instant>,
-    has_sent_hello: bool,
-    answer: [u8; ANSWER_BYTES],
-    answer_len: usize,
-}
-
 /// The result of an attempt.
 type PeerConnectOutcome = Result<Arc<SocketStream>, Error>;
 
@@ -117,8 +77,11 @@ impl PeerConnector {
         handler: Weak<dyn PeerConnectHandler>,
     ) -> Arc<Self> {
         let address_pairs = address_pairs(&target);
-        let progress = Mutex::default();
-        Arc::new_cyclic(|me| Self { target, address_pairs, handler, weak: me.clone(), progress })
+        let (progress, began) = (Mutex::default(), Instant::now());
+        Arc::new_cyclic(|me| {
+            let weak = me.clone();
+            Self { target, address_pairs, handler, began, weak, progress }
+        })
     }
 
     /// Starts the attempt.
@@ -207,10 +170,7 @@ impl PeerConnector {
         }
         // If every address refused because it belongs to another process or protocol, a retry is
         // useless. If only some did, another address may still belong to the peer.
-        let may_retry = !all_refused_with(
-            &progress.failures,
-            &[HelloRefusal::IdentityMismatch, HelloRefusal::UnknownProtocol],
-        );
+        let may_retry = !all_refused_with(&progress.failures, HelloRefusal::is_final);
         let retry_deadline =
             self.target.retry_until.as_ref().filter(|until| may_retry && !until.has_passed());
         // If the peer ended an established connection, try another round, which shows whether the
@@ -220,7 +180,14 @@ impl PeerConnector {
             .iter()
             .any(|cause| matches!(cause.reason, AddressFailureReason::EndedByPeer(_)));
         progress.ended_rounds += u32::from(ended);
-        if retry_deadline.is_some() || (ended && progress.ended_rounds <= MAX_ENDED_ROUNDS) {
+        // An overloaded peer lives, and accepts the connection once it has time.
+        let is_overloaded =
+            progress.failures.iter().any(|cause| cause.refusal() == Some(HelloRefusal::Overloaded));
+        let may_wait = is_overloaded && self.began.elapsed() < CONNECT_TIMEOUT;
+        if retry_deadline.is_some()
+            || may_wait
+            || (ended && progress.ended_rounds <= MAX_ENDED_ROUNDS)
+        {
             progress.next_address = 0;
             progress.retry_at = Some(Instant::now() + RETRY_AFTER);
             return None;
@@ -230,7 +197,8 @@ impl PeerConnector {
 
     fn unreachable_error(&self, progress: &PeerConnectProgress) -> Error {
         let name = &self.target.name;
-        let error = if all_refused_with(&progress.failures, &[HelloRefusal::NoSuchRank]) {
+        let has_left = |refusal| refusal == HelloRefusal::NoSuchRank;
+        let error = if all_refused_with(&progress.failures, has_left) {
             Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
         } else {
             // All ranks of the group receive this message, so it names the rank that could not
@@ -242,7 +210,11 @@ impl PeerConnector {
             let is_gone = self.target.hello.purpose == ConnectionPurpose::Reconnect
                 && !progress.failures.is_empty()
                 && progress.failures.iter().all(AddressFailure::proves_absence);
-            let kind = if is_gone { ErrorKind::NotFound } else { ErrorKind::Connection };
+            let kind = match all_refused_with(&progress.failures, HelloRefusal::concerns_security) {
+                true => ErrorKind::Auth,
+                false if is_gone => ErrorKind::NotFound,
+                false => ErrorKind::Connection,
+            };
             Error::new(kind, message)
         };
         error.with_culprit(name.rank)
@@ -263,15 +235,7 @@ impl PeerConnector {
         let count = u32::try_from(self.address_pairs.len()).unwrap_or(u32::MAX).max(1);
         let share = CONNECT_TIMEOUT / count;
         let timeout = if has_more_addresses { share.min(ADDRESS_TIMEOUT) } else { CONNECT_TIMEOUT };
-        Ok(CurrentConnect {
-            address,
-            stream,
-            watch,
-            due: Some(Instant::now() + timeout),
-            has_sent_hello: false,
-            answer: [0; ANSWER_BYTES],
-            answer_len: 0,
-        })
+        Ok(CurrentConnect::new(address, stream, watch, timeout))
     }
 
     /// Continues the attempt on the current address.
@@ -281,7 +245,7 @@ impl PeerConnector {
         of: &Arc<SocketStream>,
     ) -> Option<PeerConnectOutcome> {
         let current = progress.current.as_mut().filter(|it| Arc::ptr_eq(&it.stream, of))?;
-        match current.advance_handshake(&self.target.hello) {
+        match current.advance_handshake(&self.target) {
             Ok(false) => None,
             Ok(true) => Some(Ok(Arc::clone(of))),
             Err(reason) => self.fail_current_address(progress, reason),
@@ -314,108 +278,9 @@ impl PeerConnector {
     }
 }
 
-/// The reason why an address failed.
-#[derive(Debug)]
-enum AddressFailureReason {
-    Refused(HelloRefusal),
-    /// The peer's host reports that no process listens at the address.
-    NotListening(String),
-    /// The peer accepted the connection and ended it without an answer. This happens if the peer's
-    /// process dies.
-    EndedByPeer(String),
-    ConnectError(String),
-}
-
-impl From<std::io::Error> for AddressFailureReason {
-    fn from(cause: std::io::Error) -> Self {
-        match cause.kind() {
-            std::io::ErrorKind::ConnectionRefused => Self::NotListening(cause.to_string()),
-            std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe => {
-                Self::EndedByPeer(cause.to_string())
-            }
-            _ => Self::ConnectError(cause.to_string()),
-        }
-    }
-}
-
-impl std::fmt::Display for AddressFailureReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Refused(refusal) => write!(f, "refused: {refusal}"),
-            Self::NotListening(reason) | Self::EndedByPeer(reason) | Self::ConnectError(reason) => {
-                f.write_str(reason)
-            }
-        }
-    }
-}
-
-impl CurrentConnect {
-    /// Continues the handshake. Returns true after both sides are verified and the peer has added
-    /// the connection.
-    fn advance_handshake(&mut self, hello: &Hello) -> Result<bool, AddressFailureReason> {
-        if !self.has_sent_hello {
-            match socket::finish_connect(self.stream.as_ref()) {
-                Err(cause) if is_transient(&cause) => return Ok(false),
-                outcome => outcome?,
-            }
-            send_all(&self.stream, &hello.encode())?;
-            self.has_sent_hello = true;
-            self.watch.set_interest(Interest::READ);
-        }
-        if self.due.is_some() {
-            if !self.read_answer(hello)? {
-                return Ok(false);
-            }
-            if matches!(hello.purpose, ConnectionPurpose::Stream(_)) {
-                // From the confirmation below on, the peer may add the stream. Therefore a death of
-                // this process must reset the connection from here on.
-                self.stream.set_reset_on_close(true)?;
-            }
-            self.due = None;
-            send_all(&self.stream, &[CONFIRM])?;
-        }
-        let mut byte = [0];
-        match self.stream.receive(&mut byte) {
-            Ok(0) => Err(AddressFailureReason::EndedByPeer("it closed the connection".to_owned())),
-            Ok(_) if byte[0] == ACCEPTED => Ok(true),
-            Ok(_) => Err(AddressFailureReason::Refused(HelloRefusal::from_number(byte[0]))),
-            Err(cause) if is_transient(&cause) => Ok(false),
-            Err(cause) => Err(cause.into()),
-        }
-    }
-
-    /// Returns true once the valid answer has arrived.
-    fn read_answer(&mut self, hello: &Hello) -> Result<bool, AddressFailureReason> {
-        while !has_valid_answer(hello, &self.answer[..self.answer_len])
-            .map_err(AddressFailureReason::Refused)?
-        {
-            match self.stream.receive(&mut self.answer[self.answer_len..]) {
-                Ok(0) => {
-                    return Err(AddressFailureReason::EndedByPeer(
-                        "it closed the connection".to_owned(),
-                    ));
-                }
-                Ok(got) => self.answer_len += got,
-                Err(cause) if is_transient(&cause) => return Ok(false),
-                Err(cause) => return Err(cause.into()),
-            }
-        }
-        Ok(true)
-    }
-}
-
-/// Sends a few bytes on a new connection, whose socket buffer has room for them.
-fn send_all(stream: &SocketStream, bytes: &[u8]) -> std::io::Result<()> {
-    match stream.send(bytes)? {
-        sent if sent == bytes.len() => Ok(()),
-        _ => Err(std::io::ErrorKind::WriteZero.into()),
-    }
-}
-
-/// Returns true if there is at least one failure, and every failure is one of these refusals.
-fn all_refused_with(causes: &[AddressFailure], refusals: &[HelloRefusal]) -> bool {
-    let has_refused =
-        |cause: &AddressFailure| cause.refusal().is_some_and(|it| refusals.contains(&it));
+/// Returns true if there is at least one failure, and every failure is a refusal of this sort.
+fn all_refused_with(causes: &[AddressFailure], is_sort: impl Fn(HelloRefusal) -> bool) -> bool {
+    let has_refused = |cause: &AddressFailure| cause.refusal().is_some_and(&is_sort);
     !causes.is_empty() && causes.iter().all(has_refused)
 }
 

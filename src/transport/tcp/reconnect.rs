@@ -9,13 +9,16 @@
 //! that the ranks exchange on these connections.
 
 use super::connect_target::PeerConnectTarget;
-use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
-use super::listener_registry::{ConnectionAcceptor, ListenerRegistry};
+use super::hello::{CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal};
+use super::incoming_connection::ConnectionAcceptor;
+use super::link_proof::LinkTerms;
+use super::listener_registry::ListenerRegistry;
 use super::members::{TcpJoinConfig, TcpMember};
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::sync::lock;
+use crate::security::LinkSecurity;
 use crate::sys::eventfd::EventFd;
 use crate::sys::stream::SocketStream;
 use std::collections::{HashMap, VecDeque};
@@ -49,6 +52,7 @@ struct ReconnectInner {
     epoch: u32,
     me: Rank,
     members: Vec<TcpMember>,
+    security: LinkSecurity,
     state: Mutex<ReconnectState>,
     /// Raised when a connection arrives or an attempt ends.
     wake: EventFd,
@@ -71,9 +75,10 @@ impl ReconnectEndpoint {
     ) -> Result<Self> {
         let TcpJoinConfig { group, epoch, members, me, .. } = *join_config;
         let (members, wake) = (members.to_vec(), EventFd::new()?);
+        let security = join_config.security.clone();
         let inner = Arc::new_cyclic(|weak: &Weak<ReconnectInner>| {
             let (state, weak) = (Mutex::default(), weak.clone());
-            ReconnectInner { group, epoch, me, members, state, wake, weak }
+            ReconnectInner { group, epoch, me, members, security, state, wake, weak }
         });
         let acceptor: Arc<dyn ConnectionAcceptor> = inner.clone();
         registry.register_reconnect((group, me), Arc::downgrade(&acceptor));
@@ -87,18 +92,19 @@ impl ReconnectEndpoint {
     pub fn connect(&self, to: Rank) -> Result<PendingConnect> {
         let inner = &self.inner;
         let (own, peer) = (&inner.members[inner.me], &inner.members[to]);
+        let terms = LinkTerms::between(&inner.security, own, peer);
         let hello = Hello {
             purpose: ConnectionPurpose::Reconnect,
             group: inner.group,
             epoch: inner.epoch,
             from: inner.me,
             to,
-            nonce: own.nonce,
-            expected_nonce: peer.nonce,
+            security: terms.setting(),
+            cipher: terms.cipher(),
         };
         let handler: Weak<dyn PeerConnectHandler> = inner.weak.clone();
-        let connector =
-            PeerConnector::new(PeerConnectTarget::between(hello, own, peer, None)?, handler);
+        let target = PeerConnectTarget::between(hello, terms, own, peer, None)?;
+        let connector = PeerConnector::new(target, handler);
         drop(lock(&inner.state).results.remove(&to));
         connector.start();
         Ok(PendingConnect { connector, inner: Arc::clone(inner), to })
@@ -155,18 +161,24 @@ fn send_last_answer(stream: &SocketStream, answer: &[u8]) {
 }
 
 impl ConnectionAcceptor for ReconnectInner {
-    fn check_hello(&self, hello: &Hello) -> std::result::Result<(), HelloRefusal> {
-        let known = self.members.get(hello.from).filter(|member| member.nonce == hello.nonce);
-        let is_expected = known.is_some()
-            && hello.purpose == ConnectionPurpose::Reconnect
+    fn check_hello(&self, hello: &Hello) -> std::result::Result<LinkTerms, HelloRefusal> {
+        let is_expected = hello.purpose == ConnectionPurpose::Reconnect
             && hello.from != self.me
-            && hello.epoch == self.epoch
-            && hello.expected_nonce == self.members[self.me].nonce;
-        if is_expected { Ok(()) } else { Err(HelloRefusal::IdentityMismatch) }
+            && hello.to == self.me
+            && hello.epoch == self.epoch;
+        match self.members.get(hello.from).filter(|_| is_expected) {
+            Some(from) => Ok(LinkTerms::between(&self.security, from, &self.members[self.me])),
+            None => Err(HelloRefusal::IdentityMismatch),
+        }
     }
 
-    fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>) {
-        drop(stream.send(&[ACCEPTED]));
+    fn accept_connection(
+        &self,
+        hello: &Hello,
+        stream: Arc<SocketStream>,
+        acceptance: &[u8; CONFIRM_BYTES],
+    ) {
+        drop(stream.send(acceptance));
         let mut state = lock(&self.state);
         if let Some(answer) = &state.answer {
             return send_last_answer(&stream, answer);

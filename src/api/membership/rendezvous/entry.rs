@@ -1,8 +1,10 @@
 //! The entry that a rank publishes in the store about itself, and the state that rank 0 keeps of
 //! each rank.
 
+use crate::base::config;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank, WorldSize};
+use crate::security::SecuritySetting;
 use serde_json::{Value, json};
 
 /// The entry that a rank publishes under the key `rank/<r>`.
@@ -12,6 +14,8 @@ pub(super) struct RendezvousEntry {
     pub(super) nonce: Nonce,
     /// The number of ranks that the process expects.
     pub(super) size: WorldSize,
+    /// The name of the process's security setting.
+    pub(super) security: String,
     /// The version of libdist that the process runs.
     pub(super) version: String,
     /// The process id and the host, for log and error texts.
@@ -21,8 +25,9 @@ pub(super) struct RendezvousEntry {
 impl RendezvousEntry {
     /// Encodes the entry as JSON for the store.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { nonce, size, version, process } = self;
-        json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": process })
+        let Self { nonce, size, security, version, process } = self;
+        let nonce = nonce.to_string();
+        json!({ "nonce": nonce, "size": size, "security": security, "version": version, "who": process })
             .to_string()
             .into_bytes()
     }
@@ -37,6 +42,7 @@ impl RendezvousEntry {
             Some(Self {
                 nonce: Nonce::parse(entry.get("nonce")?.as_str()?)?,
                 size: usize::try_from(entry.get("size")?.as_u64()?).ok()?,
+                security: entry.get("security")?.as_str()?.to_owned(),
                 version: entry.get("version")?.as_str()?.to_owned(),
                 process: entry.get("who")?.as_str()?.to_owned(),
             })
@@ -81,18 +87,61 @@ impl RendezvousPeer {
 /// Checks every entry with `find_problem`, which returns a description of the problem.
 ///
 /// # Errors
-/// `Mismatch`, which names the first rank with a problem.
+/// An error of this kind, which names the first rank with a problem.
 pub(super) fn check_all_entries(
     peers: &[RendezvousPeer],
+    kind: ErrorKind,
     find_problem: impl Fn(&RendezvousEntry) -> Option<String>,
 ) -> Result<()> {
     for (rank, RendezvousPeer { entry, .. }) in peers.iter().enumerate() {
         if let Some(problem) = find_problem(entry) {
             let message = format!("rank {rank} ({}) {problem}", entry.process);
-            return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
+            return Err(Error::new(kind, message).with_culprit(rank));
         }
     }
     Ok(())
+}
+
+/// Checks on rank 0 that all ranks have the same world size. Called after all ranks have confirmed.
+///
+/// # Errors
+/// `Mismatch`.
+pub(super) fn check_sizes(peers: &[RendezvousPeer], own: WorldSize) -> Result<()> {
+    check_all_entries(peers, ErrorKind::Mismatch, |RendezvousEntry { size, .. }| {
+        let message = || format!("has a world size of {size}, but rank 0 has {own}");
+        (*size != own).then(message)
+    })
+}
+
+/// Checks on rank 0 that all ranks have the same security setting. Called after all ranks have
+/// confirmed.
+///
+/// # Errors
+/// `Auth`.
+pub(super) fn check_security(peers: &[RendezvousPeer], own: SecuritySetting) -> Result<()> {
+    let name = config::SECURITY.name;
+    check_all_entries(peers, ErrorKind::Auth, |RendezvousEntry { security, .. }| {
+        let message = || {
+            format!(
+                "has {name}={security}, but rank 0 has {name}={own}: set {name}, and the job's \
+                 secret, in the same way on all ranks"
+            )
+        };
+        (*security != own.name()).then(message)
+    })
+}
+
+/// Encodes an error for the store: the number of its kind, and its text.
+pub(super) fn encode_failure(error: &Error) -> String {
+    format!("{} {error}", error.kind().code())
+}
+
+/// Decodes a text of [`encode_failure`].
+pub(super) fn decode_failure(text: &str) -> (ErrorKind, &str) {
+    match text.split_once(' ').and_then(|(code, text)| Some((code.parse().ok()?, text))) {
+        Some((code, text)) => (ErrorKind::from_code(code), text),
+        None => (ErrorKind::Mismatch, text),
+    }
 }
 
 /// The maximum number of ranks that a text lists.

@@ -2,6 +2,7 @@
 //! rendezvous. In each phase, every rank writes its contribution under a key with the group's id,
 //! and reads the contributions of all ranks.
 
+use super::entry::{decode_failure, encode_failure};
 use super::{ACK_TIMEOUT, Rendezvous, WaitDescription, as_bytes};
 use crate::api::membership::bootstrap::log_unreported_failure;
 use crate::backend::BootstrapExchange;
@@ -49,7 +50,13 @@ impl BootstrapExchange for StoreExchange<'_> {
         // The report may take some time after the deadline, because the reason may be that the
         // deadline has passed.
         let limit = self.rendezvous.report_deadline().capped(5 * ACK_TIMEOUT);
+        // The other ranks keep the kind `Auth`, because the cause may be their own secret.
+        let kind = match reason.kind() {
+            ErrorKind::Auth => ErrorKind::Auth,
+            _ => ErrorKind::PeerFailed,
+        };
         let text = format!("rank {rank} ({process}) failed to create the group: {reason}");
+        let text = encode_failure(&Error::new(kind, text));
         let publish_failure = || {
             let count = store.add(self.key("failures").as_bytes(), 1, &limit)?;
             if count == 1 {
@@ -78,6 +85,8 @@ impl BootstrapExchange for StoreExchange<'_> {
             return None;
         }
         let text = store.get(key.as_bytes(), &limit).ok()?;
-        Some(Error::new(ErrorKind::PeerFailed, String::from_utf8_lossy(&text)))
+        let text = String::from_utf8_lossy(&text);
+        let (kind, text) = decode_failure(&text);
+        Some(Error::new(kind, text))
     }
 }

@@ -23,7 +23,7 @@
 //! | key | written by | content |
 //! |---|---|---|
 //! | `rank/<r>` | rank r | its entry |
-//! | `offer/<nonce>/<count>` | rank 0 | the group id, or a refusal: `error` and a text |
+//! | `offer/<nonce>/<count>` | rank 0 | the group id, or `error`, a kind's number and a text |
 //! | `verdict/<nonce>/<count>` | rank 0 | `go`, `again`, or a refusal |
 //! | `heard/<nonce>` | the rank with the nonce | acknowledges a refusal |
 //! | `<id>/confirm/<r>` | rank r | confirms the offer of the id |
@@ -49,9 +49,13 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank, WorldSize};
 use crate::base::log::LogLevel;
 use crate::process::this_process;
+use crate::security::SecuritySetting;
 use crate::store::Store;
 use crate::wait::slow_wait::DisplaySeconds;
-use entry::{RendezvousEntry, RendezvousPeer, check_all_entries, format_ranks};
+use entry::{
+    RendezvousEntry, RendezvousPeer, check_all_entries, check_security, check_sizes,
+    decode_failure, encode_failure, format_ranks,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,6 +90,8 @@ const CONFIRM: WaitDescription<'static> = WaitDescription {
     completed: "confirmed that they participate",
 };
 
+/// The start of a refusal. The number of the error's kind and the text follow.
+const REFUSAL: &str = "error ";
 /// The verdict that the group is formed.
 const GO: &[u8] = b"go";
 /// The verdict that the ranks must wait for another offer.
@@ -102,6 +108,11 @@ pub struct Rendezvous<'a> {
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
+    /// The security setting of this process.
+    pub security: SecuritySetting,
+    /// The reason why this process cannot use its security setting. If all ranks have this setting,
+    /// rank 0 refuses the group for its reason.
+    pub problem: Option<Error>,
     /// The nonce (random number) of this process for this rendezvous. No other process or attempt
     /// uses the same nonce.
     pub nonce: Nonce,
@@ -121,6 +132,7 @@ impl Rendezvous<'_> {
         let entry = RendezvousEntry {
             nonce: self.nonce,
             size: self.size,
+            security: self.security.name().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: self.process.clone(),
         };
@@ -139,9 +151,12 @@ impl Rendezvous<'_> {
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
             match self.gather_confirmations(id, &peers)? {
                 None => {
-                    // The sizes are checked only now, because only the confirmations prove that no
-                    // entry is stale. A stale entry may have the size of an earlier job.
-                    self.check_sizes(&peers).map_err(|error| self.refuse(&peers, error))?;
+                    // Sizes and settings are checked only now, because only the confirmations prove
+                    // that no entry is stale. A stale entry may have those of an earlier job.
+                    check_sizes(&peers, self.size)
+                        .and_then(|()| check_security(&peers, self.security))
+                        .and_then(|()| self.problem.clone().map_or(Ok(()), Err))
+                        .map_err(|error| self.refuse(&peers, error))?;
                     self.publish(&peers, "verdict", GO)?;
                     return Ok(id);
                 }
@@ -208,8 +223,8 @@ impl Rendezvous<'_> {
             crate::log!(LogLevel::Info, "cannot acknowledge the refusal of rank 0: {error}");
         }
         let text = String::from_utf8_lossy(bytes);
-        let text = text.strip_prefix("error ").unwrap_or(&text);
-        Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
+        let (kind, text) = decode_failure(text.strip_prefix(REFUSAL).unwrap_or(&text));
+        Error::new(kind, format!("rank 0 refuses the group: {text}"))
     }
 
     /// Waits for an offer or verdict (`what`) that rank 0 writes for this rank's nonce, and returns
@@ -292,25 +307,16 @@ impl Rendezvous<'_> {
             return self.check_not_replaced();
         }
         let own_version = env!("CARGO_PKG_VERSION");
-        check_all_entries(peers, |entry| {
+        check_all_entries(peers, ErrorKind::Mismatch, |entry| {
             (entry.version != own_version)
                 .then(|| format!("runs libdist {}, but rank 0 runs {own_version}", entry.version))
-        })
-    }
-
-    /// Checks on rank 0 that all ranks have the same world size. Called after all ranks have
-    /// confirmed.
-    fn check_sizes(&self, peers: &[RendezvousPeer]) -> Result<()> {
-        check_all_entries(peers, |RendezvousEntry { size, .. }| {
-            let message = || format!("has a world size of {size}, but rank 0 has {}", self.size);
-            (*size != self.size).then(message)
         })
     }
 
     /// Publishes a refusal to all ranks on rank 0, and waits up to [`ACK_TIMEOUT`] for their
     /// acknowledgements, because the store may end with this process. Returns the error.
     fn refuse(&self, peers: &[RendezvousPeer], error: Error) -> Error {
-        let text = format!("error {error}");
+        let text = format!("{REFUSAL}{}", encode_failure(&error));
         // The refusal is written both as an offer and as a verdict, because a rank may wait for
         // either.
         let publish = |what| self.publish(peers, what, text.as_bytes());

@@ -5,8 +5,9 @@
 //! stale, that is, from an earlier attempt. The keys cannot show this before rank 0 has made its
 //! offers.
 
-use super::GO;
-use super::entry::RendezvousEntry;
+use super::entry::{RendezvousEntry, decode_failure};
+use super::{GO, REFUSAL};
+use crate::base::config;
 use crate::base::ids::{MAX_WORLD_SIZE, Nonce, Rank, WorldSize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -161,21 +162,23 @@ impl StoreRecords {
             if !known.insert(text) {
                 continue;
             }
-            if let Some(reason) = text.strip_prefix(b"error ") {
+            if let Some(reason) = text.strip_prefix(REFUSAL.as_bytes()) {
                 let reason = String::from_utf8_lossy(reason);
+                let (_, reason) = decode_failure(&reason);
                 reasons.push(format!("rank 0 refuses the group: {reason}"));
             }
             let id = std::str::from_utf8(text).ok().and_then(Nonce::parse);
             if let Some(reason) = id.and_then(|id| self.failures.get(&id)) {
-                reasons.push(String::from_utf8_lossy(reason).into_owned());
+                let reason = String::from_utf8_lossy(reason);
+                reasons.push(decode_failure(&reason).1.to_owned());
             }
         }
         reasons
     }
 }
 
-/// Describes the ranks whose world size differs from `size`, or whose version differs from the
-/// version of the lowest rank.
+/// Describes the ranks whose world size differs from `size`, or whose version or security setting
+/// differs from that of the lowest rank.
 fn disagreements(entries: &BTreeMap<Rank, RendezvousEntry>, size: WorldSize) -> Vec<String> {
     let Some((first, reference)) = entries.first_key_value() else { return Vec::new() };
     let mut found = Vec::new();
@@ -186,6 +189,11 @@ fn disagreements(entries: &BTreeMap<Rank, RendezvousEntry>, size: WorldSize) -> 
         if entry.version != reference.version {
             let (own, other) = (&entry.version, &reference.version);
             found.push(format!("rank {rank} runs libdist {own}, but rank {first} runs {other}"));
+        }
+        if entry.security != reference.security {
+            let (own, other) = (&entry.security, &reference.security);
+            let name = config::SECURITY.name;
+            found.push(format!("rank {rank} has {name}={own}, but rank {first} has {other}"));
         }
     }
     found

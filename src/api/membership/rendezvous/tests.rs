@@ -14,7 +14,9 @@ pub(super) fn rendezvous<'a>(
 ) -> Rendezvous<'a> {
     let store = Arc::clone(store);
     let process = format!("process {nonce}");
-    Rendezvous { store, name: "t", rank, size, nonce: Nonce([nonce; 16]), process, deadline }
+    let (nonce, security) = (Nonce([nonce; 16]), SecuritySetting::None);
+    let (name, problem) = ("t", None);
+    Rendezvous { store, name, rank, size, security, problem, nonce, process, deadline }
 }
 
 pub(super) fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<GroupId>> {
@@ -75,6 +77,7 @@ fn duplicate_rank_is_refused() {
         let entry = RendezvousEntry {
             nonce: Nonce([2; 16]),
             size: 3,
+            security: "none".into(),
             version: "1".into(),
             process: "b".into(),
         };
@@ -86,6 +89,27 @@ fn duplicate_rank_is_refused() {
 }
 
 #[test]
+fn different_security_settings_fail_every_rank() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let deadline = Deadline::after_ms(20_000);
+    let (zero, one) = std::thread::scope(|scope| {
+        let own = Rendezvous {
+            security: SecuritySetting::Auth,
+            ..rendezvous(&store, 1, 2, 2, &deadline)
+        };
+        let one = scope.spawn(move || own.meet());
+        let zero = rendezvous(&store, 0, 2, 1, &deadline).meet();
+        (zero.unwrap_err(), one.join().unwrap().unwrap_err())
+    });
+    for error in [zero, one] {
+        assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
+        for setting in ["DIST_SECURITY=auth", "DIST_SECURITY=none"] {
+            assert!(error.message().contains(setting), "{error}");
+        }
+    }
+}
+
+#[test]
 fn late_rank_replaces_its_stale_entry() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let deadline = Deadline::after_ms(20_000);
@@ -94,6 +118,7 @@ fn late_rank_replaces_its_stale_entry() {
     let leftover = RendezvousEntry {
         nonce,
         size: 7,
+        security: "auth".into(),
         version: env!("CARGO_PKG_VERSION").into(),
         process: "gone".into(),
     };

@@ -33,6 +33,7 @@ fn thread_groups(size: usize, transport: &str) -> Vec<Arc<Group>> {
                 timeout_ms: 30_000,
                 connect_timeout_ms: 30_000,
                 global_ranks: None,
+                job_secret: None,
             };
             scope.spawn(|| Arc::new(Group::create(options).unwrap()))
         };

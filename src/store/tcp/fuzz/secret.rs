@@ -6,9 +6,11 @@
 //!
 //! A script's first byte selects the secrets and the kind of run.
 
-use super::super::handshake::{ANSWER_BYTES, AuthProgress, ClientHandshake, ServerHandshake};
-use super::super::secret::Secret;
+use super::super::handshake::{
+    ANSWER_BYTES, AuthProgress, ClientHandshake, ServerHandshake, ServerReply,
+};
 use crate::base::fuzz::FuzzScript;
+use crate::security::{CipherSet, Secret};
 
 /// An upper bound for the length of any word and answer of a server.
 const MAX_SERVER_BYTES: usize = 4 + ANSWER_BYTES;
@@ -23,7 +25,7 @@ pub fn secret(input: &[u8]) {
     let Some(mode) = script.next_byte() else { return };
     let server_secret = (mode & 1 == 0).then(|| make_secret(b"one"));
     let client_secret = make_secret(if mode & 2 == 0 { b"one" } else { b"other" });
-    let server = ServerHandshake::new(server_secret.as_ref()).expect("random bytes");
+    let server = ServerHandshake::new(server_secret.as_ref(), CipherSet::of_this_processor());
     if mode & 4 == 0 {
         feed_script(server, server_secret.is_some(), &mut script);
     } else {
@@ -73,7 +75,9 @@ fn run_exchange(
     is_same: bool,
     script: &mut FuzzScript<'_>,
 ) {
-    let (client, mut challenge) = ClientHandshake::begin(client_secret).expect("random bytes");
+    let ciphers = CipherSet::of_this_processor();
+    let (client, mut challenge) =
+        ClientHandshake::begin(client_secret, ciphers, ciphers).expect("random bytes");
     let (selector, cut) =
         (script.next_byte().unwrap_or_default(), script.next_byte().unwrap_or_default());
     let (position, change) =
@@ -90,20 +94,20 @@ fn run_exchange(
         assert!(is_corrupted || !is_same, "a correct client was refused");
         return;
     }
+    // A server without a secret takes a changed challenge for requests, and does not answer.
     let Ok(mut answer) = <[u8; MAX_SERVER_BYTES]>::try_from(answer) else {
         assert!(!is_same || is_corrupted, "a server with the right secret did not reply");
         return;
     };
-    let is_corrupted = corrupt(1, &mut answer) || is_corrupted;
+    assert!(is_same && !is_corrupted, "a wrong challenge was answered");
+    let is_corrupted = corrupt(1, &mut answer);
     let (word, rest) = answer.split_at(4);
     let word_check = ClientHandshake::check_server_word(word.try_into().expect("four bytes"));
     let rest: &[u8; ANSWER_BYTES] = rest.try_into().expect("the answer's length");
-    let proof = word_check.and_then(|()| client.finish(rest));
-    assert_eq!(
-        proof.is_ok(),
-        is_same && !is_corrupted,
-        "the client's verdict on the server's proof is wrong"
-    );
+    let is_answer = word_check == Ok(ServerReply::Answer);
+    let proof = word_check.and_then(|_| client.finish(rest));
+    let is_accepted = is_answer && proof.is_ok();
+    assert_eq!(is_accepted, !is_corrupted, "the client's verdict on the server's proof is wrong");
     let Ok(mut proof) = proof else { return };
     let is_corrupted = corrupt(2, &mut proof) || is_corrupted;
     let outcome = send_in_two_pieces(&mut server, &proof, cut, &mut Vec::new());

@@ -11,6 +11,7 @@ use super::super::request_handler::{ClientRejection, RequestHandler};
 use super::super::request_reader::RequestReader;
 use super::super::waiters::ConnectionId;
 use crate::base::fuzz::FuzzScript;
+use crate::security::CipherSet;
 
 /// The memory limit of the store, low enough to be reached.
 const MAX_STORE_BYTES: usize = 8 << 10;
@@ -56,9 +57,10 @@ impl FuzzClient {
     fn new(id: ConnectionId) -> Self {
         Self {
             id,
-            request_reader: RequestReader::new(
-                ServerHandshake::new(None).expect("no random bytes are needed"),
-            ),
+            request_reader: RequestReader::new(ServerHandshake::new(
+                None,
+                CipherSet::EVERY_PROCESSOR,
+            )),
             unparsed: Vec::new(),
             is_validated: false,
             is_waiting: false,

@@ -1,13 +1,13 @@
 //! Tests of the handshake: exchanges of client and server whose messages are cut at any byte, and
 //! all kinds of messages that a side must reject.
 
-use super::super::Secret;
 use super::super::handshake::{
-    ANSWER_BYTES, AuthFailure, AuthProgress, AuthRefusal, ClientHandshake, MESSAGE_BYTES,
-    ServerHandshake,
+    ANSWER_BYTES, AuthFailure, AuthProgress, AuthRefusal, CHALLENGE_BYTES, ClientHandshake,
+    PROOF_BYTES, ServerHandshake, ServerReply,
 };
 use super::{HELLO, hex_bytes};
 use crate::base::ErrorKind;
+use crate::security::{CipherSet, Secret};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -22,7 +22,17 @@ fn other_secret() -> Secret {
 }
 
 fn server() -> ServerHandshake {
-    ServerHandshake::new(Some(&secret())).unwrap()
+    ServerHandshake::new(Some(&secret()), CipherSet::of_this_processor())
+}
+
+fn server_without_secret() -> ServerHandshake {
+    ServerHandshake::new(None, CipherSet::of_this_processor())
+}
+
+/// Starts the handshake of a client with this secret.
+fn begin(secret: &Secret) -> (ClientHandshake, [u8; CHALLENGE_BYTES]) {
+    let ciphers = CipherSet::of_this_processor();
+    ClientHandshake::begin(secret, ciphers, ciphers).unwrap()
 }
 
 type AuthResult = Result<AuthProgress, AuthRefusal>;
@@ -55,7 +65,7 @@ fn feed(server: &mut ServerHandshake, bytes: &[u8]) -> (AuthResult, Vec<u8>) {
 
 /// Sends a challenge to the server. Returns the client and the server's answer.
 fn challenge_server(server: &mut ServerHandshake) -> (ClientHandshake, Vec<u8>) {
-    let (client, challenge) = ClientHandshake::begin(&secret()).unwrap();
+    let (client, challenge) = begin(&secret());
     let (outcome, answer) = feed(server, &challenge);
     assert_eq!(outcome, Ok(AuthProgress::Incomplete));
     (client, answer)
@@ -65,9 +75,9 @@ fn challenge_server(server: &mut ServerHandshake) -> (ClientHandshake, Vec<u8>) 
 fn process_answer(
     client: ClientHandshake,
     answer: &[u8],
-) -> Result<[u8; MESSAGE_BYTES], AuthFailure> {
+) -> Result<[u8; PROOF_BYTES], AuthFailure> {
     let (word, rest) = answer.split_first_chunk().unwrap();
-    ClientHandshake::check_server_word(*word)?;
+    assert_eq!(ClientHandshake::check_server_word(*word)?, ServerReply::Answer);
     client.finish(rest.try_into().unwrap())
 }
 
@@ -82,7 +92,7 @@ proptest! {
     #[test]
     fn handshake_succeeds_for_any_split_of_the_bytes(sizes in vec(1_usize..50, 1..10)) {
         let mut server = server();
-        let (client, challenge) = ClientHandshake::begin(&secret()).unwrap();
+        let (client, challenge) = begin(&secret());
         let (outcome, answer, left) = feed_in_pieces(&mut server, &challenge, &sizes);
         prop_assert_eq!((outcome, left.len()), (Ok(AuthProgress::Incomplete), 0));
         let mut bytes = process_answer(client, &answer).unwrap().to_vec();
@@ -94,7 +104,7 @@ proptest! {
 
     #[test]
     fn random_bytes_never_pass_the_handshake(
-        bytes in vec(prop_oneof![Just(0_u8), 64_u8..66, any::<u8>()], 1..200),
+        bytes in vec(prop_oneof![Just(0_u8), 66_u8..68, any::<u8>()], 1..200),
         sizes in vec(1_usize..50, 1..10),
     ) {
         let (outcome, output, _) = feed_in_pieces(&mut server(), &bytes, &sizes);
@@ -104,41 +114,60 @@ proptest! {
 }
 
 #[test]
-fn messages_match_the_documented_format() {
-    let mut server = server();
-    let challenge = [&[64][..], &[7; 32]].concat();
+fn client_uses_the_suite_that_the_server_supports() {
+    let (all, few) = (CipherSet::of_this_processor(), CipherSet::EVERY_PROCESSOR);
+    let mut server = ServerHandshake::new(Some(&secret()), few);
+    let (mut client, mut challenge) = begin(&secret());
+    if all != few {
+        let (outcome, output) = feed(&mut server, &challenge);
+        assert_eq!((outcome, &output[..]), (Ok(AuthProgress::Incomplete), &b"CHAC"[..]));
+        assert_eq!(ClientHandshake::check_server_word(*b"CHAC"), Ok(ServerReply::OtherSuite));
+        (client, challenge) = ClientHandshake::begin(&secret(), all, few).unwrap();
+    }
     let (_, answer) = feed(&mut server, &challenge);
-    assert_eq!((&answer[..4], answer.len()), (&b"KNOW"[..], 68));
-    let nonce = &answer[4..36];
-    assert_eq!(secret().hash(&[b"libdist store server", &[7; 32], nonce]), answer[36..]);
-    let proof = secret().hash(&[b"libdist store client", &[7; 32], nonce]);
-    let proof = [&[65][..], proof.as_bytes()].concat();
+    let proof = process_answer(client, &answer).unwrap();
     assert_eq!(feed(&mut server, &proof), (Ok(AuthProgress::Complete), Vec::new()));
 }
 
 #[test]
+fn forced_change_of_the_suite_is_refused() {
+    let (all, few) = (CipherSet::of_this_processor(), CipherSet::EVERY_PROCESSOR);
+    if all == few {
+        return;
+    }
+    let (_, challenge) = ClientHandshake::begin(&secret(), all, few).unwrap();
+    let denied = (Err(AuthRefusal::WrongProof), b"DENY".to_vec());
+    assert_eq!(feed(&mut server(), &challenge), denied);
+    // An attacker that hides the better suite changes the prologue.
+    let mut hidden = challenge;
+    hidden[1] = few.number();
+    assert_eq!(feed(&mut server(), &hidden), denied);
+    // A server requests another suite only once.
+    let mut server = ServerHandshake::new(Some(&secret()), few);
+    let (_, challenge) = begin(&secret());
+    assert_eq!(feed(&mut server, &challenge).1, b"CHAC");
+    assert_eq!(feed(&mut server, &challenge), denied);
+}
+
+#[test]
 fn server_without_secret_accepts_plain_clients() {
-    let mut server_without_secret = ServerHandshake::new(None).unwrap();
+    let mut plain_server = server_without_secret();
     let hello = hex_bytes(HELLO);
     assert_eq!(
-        feed_in_pieces(&mut server_without_secret, &hello, &[3]),
+        feed_in_pieces(&mut plain_server, &hello, &[3]),
         (Ok(AuthProgress::Complete), Vec::new(), hello)
     );
 }
 
 #[test]
 fn wrong_secret_is_reported_to_both_sides() {
-    // A client with another secret would close the connection here. If the client continues
-    // nevertheless, the server rejects it.
     let mut server = server();
-    let (client, challenge) = ClientHandshake::begin(&other_secret()).unwrap();
-    let (_, answer) = feed(&mut server, &challenge);
-    assert_eq!(process_answer(client, &answer), Err(AuthFailure::SecretMismatch));
-    let wrong = other_secret().hash(&[b"libdist store client", &challenge[1..], &answer[4..36]]);
-    let wrong = [&[65][..], wrong.as_bytes(), &hex_bytes(HELLO)].concat();
-    let (outcome, output, left) = feed_in_pieces(&mut server, &wrong, &[1000]);
+    let (_, challenge) = begin(&other_secret());
+    let challenge = [&challenge[..], &hex_bytes(HELLO)].concat();
+    let (outcome, output, left) = feed_in_pieces(&mut server, &challenge, &[1000]);
     assert_eq!((outcome, &output[..]), (Err(AuthRefusal::WrongProof), &b"DENY"[..]));
     assert!(left.is_empty());
+    assert_eq!(AuthFailure::from_word(*b"DENY"), Some(AuthFailure::Denied));
     // The rejection is final.
     assert_eq!(feed(&mut server, &challenge), (Err(AuthRefusal::WrongProof), Vec::new()));
 }
@@ -151,19 +180,19 @@ fn secret_mismatch_is_reported_after_the_full_message() {
     assert!(left.is_empty());
     assert_eq!(feed(&mut server(), &hello[..9]), (Ok(AuthProgress::Incomplete), Vec::new()));
 
-    let mut server_without_secret = ServerHandshake::new(None).unwrap();
-    let (_, challenge) = ClientHandshake::begin(&secret()).unwrap();
+    let mut plain_server = server_without_secret();
+    let (_, challenge) = begin(&secret());
     assert_eq!(
-        feed(&mut server_without_secret, &challenge[..32]),
+        feed(&mut plain_server, &challenge[..32]),
         (Ok(AuthProgress::Incomplete), Vec::new())
     );
-    let (outcome, output) = feed(&mut server_without_secret, &challenge[32..]);
+    let (outcome, output) = feed(&mut plain_server, &challenge[32..]);
     assert_eq!((outcome, &output[..]), (Err(AuthRefusal::NoSecret), &b"OPEN"[..]));
 }
 
 #[test]
 fn unknown_first_byte_gets_no_answer() {
-    for first in (0..=255).filter(|byte| ![0, 64].contains(byte)) {
+    for first in (0..=255).filter(|byte| ![0, 66].contains(byte)) {
         let outcome = feed(&mut server(), &[first]);
         assert_eq!(outcome, (Err(AuthRefusal::UnexpectedFirstByte(first)), Vec::new()));
     }
@@ -172,43 +201,38 @@ fn unknown_first_byte_gets_no_answer() {
 #[test]
 fn proof_is_valid_only_on_its_own_connection() {
     let (mut first, mut second) = (server(), server());
-    let (client, challenge) = ClientHandshake::begin(&secret()).unwrap();
+    let (client, challenge) = begin(&secret());
     let (_, answer) = feed(&mut first, &challenge);
     let proof = process_answer(client, &answer).unwrap();
     assert_eq!(feed(&mut first, &proof).0, Ok(AuthProgress::Complete));
     // Replay of a proof to another server, and of an old answer to another client.
     assert_eq!(feed(&mut second, &challenge).0, Ok(AuthProgress::Incomplete));
     assert_eq!(feed(&mut second, &proof), (Err(AuthRefusal::WrongProof), b"DENY".to_vec()));
-    let (client, _) = ClientHandshake::begin(&secret()).unwrap();
+    let (client, _) = begin(&secret());
     assert_eq!(process_answer(client, &answer), Err(AuthFailure::SecretMismatch));
 }
 
 #[test]
-fn server_proof_is_not_accepted_from_a_client() {
+fn server_answer_is_not_accepted_from_a_client() {
     let mut server = server();
     let (_, answer) = challenge_server(&mut server);
-    let mirrored = [&[65][..], &answer[36..]].concat();
+    let mirrored = [&[67][..], &answer[answer.len() - 16..]].concat();
     assert_eq!(feed(&mut server, &mirrored).0, Err(AuthRefusal::WrongProof));
+    // A client gets its own challenge back.
+    let (client, challenge) = begin(&secret());
+    let mirrored = [&b"KNOW"[..], &challenge[3..]].concat();
+    assert_eq!(process_answer(client, &mirrored), Err(AuthFailure::SecretMismatch));
 }
 
 #[test]
 fn flipped_bit_in_client_messages_is_detected() {
-    for bit in 0..MESSAGE_BYTES * 8 {
+    for bit in 0..CHALLENGE_BYTES * 8 {
+        let (_, challenge) = begin(&secret());
+        let outcome = feed(&mut server(), &flip_bit(&challenge, bit)).0;
+        assert!(outcome.is_err(), "bit {bit}: {outcome:?}");
+    }
+    for bit in 0..PROOF_BYTES * 8 {
         let mut server = server();
-        let (client, challenge) = ClientHandshake::begin(&secret()).unwrap();
-        let (outcome, answer) = feed(&mut server, &flip_bit(&challenge, bit));
-        if bit >= 8 {
-            // A changed challenge leads to another proof.
-            assert_eq!(outcome, Ok(AuthProgress::Incomplete), "bit {bit}");
-            assert_eq!(
-                process_answer(client, &answer),
-                Err(AuthFailure::SecretMismatch),
-                "bit {bit}"
-            );
-        } else {
-            assert!(outcome.is_err(), "bit {bit}");
-        }
-        let mut server = self::server();
         let (client, answer) = challenge_server(&mut server);
         let proof = process_answer(client, &answer).unwrap();
         let outcome = feed(&mut server, &flip_bit(&proof, bit)).0;
@@ -229,12 +253,14 @@ fn flipped_bit_in_server_answer_is_detected() {
 
 #[test]
 fn partial_message_gets_no_answer() {
-    for length in 0..MESSAGE_BYTES {
+    for length in 0..CHALLENGE_BYTES {
         let mut server = server();
-        let (_, challenge) = ClientHandshake::begin(&secret()).unwrap();
+        let (_, challenge) = begin(&secret());
         let result = feed(&mut server, &challenge[..length]);
         assert_eq!(result, (Ok(AuthProgress::Incomplete), Vec::new()), "{length} bytes");
-        let mut server = self::server();
+    }
+    for length in 0..PROOF_BYTES {
+        let mut server = server();
         let (client, answer) = challenge_server(&mut server);
         let proof = process_answer(client, &answer).unwrap();
         let result = feed(&mut server, &proof[..length]);
@@ -260,6 +286,6 @@ fn errors_give_a_remedy_and_hide_the_secret() {
     let mut server = server();
     let (client, _) = challenge_server(&mut server);
     for text in [format!("{server:?}"), format!("{client:?}")] {
-        assert!(text.contains("Secret(..)") && !text.contains("horse"), "{text}");
+        assert!(!text.contains("horse") && !text.contains("psk"), "{text}");
     }
 }

@@ -1,19 +1,22 @@
 //! Fuzz target for malformed and forged hellos. They are sent to the acceptor, or to the connecting
 //! side as the answer to its hello.
 //!
-//! The first byte of a script selects the side that is tested. The next two bytes select the sender
-//! and the purpose of an expected hello. The changes to this hello follow, each as a position and
-//! the bits to flip. After them come the lengths of the pieces in which the hello is sent, and
-//! finally bytes that replace the bytes of the hello.
+//! The first byte of a script selects the side that is tested. The next two bytes select the
+//! sender, the purpose and the security setting of an expected hello. The changes to this hello
+//! follow, each as a position and the bits to flip. After them come the lengths of the pieces in
+//! which the hello is sent. The rest replaces the bytes of the hello, or contains one more change:
+//! to the confirmation.
 
 use super::super::advert::AddressAdvert;
 use super::super::hello::{
-    CONFIRM, ConnectionPurpose, HELLO_BYTES, Hello, HelloReadState, HelloReader, HelloRefusal,
-    WELCOME, has_valid_answer,
+    ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConnectionPurpose, HELLO_BYTES, Hello, HelloReadState,
+    HelloReader, HelloRefusal, PREFIX_BYTES, WELCOME, parse_answer,
 };
+use super::super::link_proof::{AcceptProof, ConnectProof, LinkTerms};
 use super::super::members::{ExpectedPeers, TcpMember};
 use crate::base::fuzz::FuzzScript;
 use crate::base::ids::{Nonce, Rank};
+use crate::security::{CipherSet, LinkSecurity, Secret, SecuritySetting};
 use crate::transport::{Channel, PeerName};
 
 const RANKS: usize = 5;
@@ -34,12 +37,19 @@ pub fn hello(input: &[u8]) {
     let mut script = FuzzScript(input);
     let mode = script.next_byte().unwrap_or_default();
     let from = Rank::from(script.next_byte().unwrap_or_default()) % RANKS;
-    let purpose = purpose(script.next_byte().unwrap_or_default());
-    let expected = hello_from(from, purpose);
-    let mut bytes = match mode & 1 {
-        0 => [&expected.encode()[..], &[CONFIRM]].concat(),
-        _ => [&[WELCOME][..], &expected.expected_answer().encode()].concat(),
-    };
+    let choice = script.next_byte().unwrap_or_default();
+    let link = TestedLink::new(from, purpose(choice), choice / 6 % 2 == 0);
+    let (proof, message) = ConnectProof::begin(&link.terms, &link.hello).expect("random bytes");
+    let original = [&link.hello.encode()[..], &message].concat();
+    let mut bytes = original.clone();
+    let mut acceptor = None;
+    if mode & 1 != 0 {
+        let (accepting, answer) =
+            AcceptProof::answer(&link.terms, &link.hello, &message).expect("a right proof");
+        bytes = [&[WELCOME][..], &answer].concat();
+        acceptor = Some(accepting);
+    }
+    let right = bytes.clone();
     for _ in 0..mode >> 2 & 7 {
         let place = usize::from(script.next_byte().unwrap_or_default()) % bytes.len();
         bytes[place] ^= script.next_byte().unwrap_or_default();
@@ -48,9 +58,73 @@ pub fn hello(input: &[u8]) {
     if mode & 2 != 0 {
         bytes = script.0.to_vec();
     }
-    match mode & 1 {
-        0 => check_incoming(&bytes, cuts),
-        _ => check_answer(&expected, &bytes, cuts),
+    match acceptor {
+        None => check_incoming(&link, proof, &original, &bytes, cuts, script),
+        Some(accepting) => check_answer(&link, proof, accepting, &right, &bytes, cuts),
+    }
+}
+
+/// A connection to the tested rank, as both sides know it.
+struct TestedLink {
+    hello: Hello,
+    terms: LinkTerms,
+    security: LinkSecurity,
+    members: Vec<TcpMember>,
+}
+
+impl TestedLink {
+    fn new(from: Rank, purpose: ConnectionPurpose, is_authenticated: bool) -> Self {
+        let secret = || Secret::from_bytes(b"of the job").expect("of fit length");
+        let security =
+            if is_authenticated { LinkSecurity::Auth(secret()) } else { LinkSecurity::None };
+        let members = members();
+        let terms = LinkTerms::between(&security, &members[from], &members[ME]);
+        let hello = hello_from(from, purpose, &terms);
+        Self { hello, terms, security, members }
+    }
+
+    /// Returns true if these bytes are a hello with a proof that the tested rank must answer.
+    fn is_expected(&self, bytes: &[u8], original: &[u8]) -> bool {
+        let Some(hello) = bytes.get(..HELLO_BYTES) else { return false };
+        if self.security.setting() == SecuritySetting::Auth {
+            return hello == original && self.has_expected_prefix(hello);
+        }
+        // Without a secret, any number is a proof.
+        self.has_expected_prefix(hello) && hello[PREFIX_BYTES + 16..] == [0; 32]
+    }
+
+    /// Returns true if a connection that the tested rank expects begins with these bytes.
+    fn has_expected_prefix(&self, bytes: &[u8]) -> bool {
+        let others = (0..RANKS).filter(|&rank| rank != ME);
+        let mut all = others.flat_map(|from| (0..6).map(move |choice| (from, purpose(choice))));
+        all.any(|(from, purpose)| {
+            let exists = match purpose {
+                ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < LANES,
+                ConnectionPurpose::Stream(Channel::PointToPoint) => true,
+                ConnectionPurpose::Control => from == 4,
+                ConnectionPurpose::Reconnect => false,
+            };
+            let known = hello_from(from, purpose, &self.terms).encode();
+            let count = bytes.len().min(PREFIX_BYTES);
+            exists && known[..count] == bytes[..count]
+        })
+    }
+
+    /// Answers a hello as the tested rank.
+    fn answer(
+        &self,
+        hello: &Hello,
+        message: &[u8; 48],
+    ) -> Result<(AcceptProof, [u8; 48]), HelloRefusal> {
+        if (hello.group, hello.to) != (GROUP, ME) {
+            return Err(HelloRefusal::NoSuchRank);
+        }
+        let members = &self.members;
+        ExpectedPeers { epoch: EPOCH, me: ME, members, leaders: &LEADERS, lanes: LANES }
+            .check(hello)?;
+        let terms = LinkTerms::between(&self.security, &members[hello.from], &members[ME]);
+        terms.check(hello)?;
+        AcceptProof::answer(&terms, hello, message)
     }
 }
 
@@ -66,9 +140,9 @@ fn nonce(rank: Rank) -> Nonce {
     Nonce([b'a' + u8::try_from(rank).unwrap_or_default(); 16])
 }
 
-fn hello_from(from: Rank, purpose: ConnectionPurpose) -> Hello {
-    let (nonce, expected) = (nonce(from), nonce(ME));
-    Hello { purpose, group: GROUP, epoch: EPOCH, from, to: ME, nonce, expected_nonce: expected }
+fn hello_from(from: Rank, purpose: ConnectionPurpose, terms: &LinkTerms) -> Hello {
+    let (security, cipher) = (terms.setting(), terms.cipher());
+    Hello { purpose, group: GROUP, epoch: EPOCH, from, to: ME, security, cipher }
 }
 
 fn members() -> Vec<TcpMember> {
@@ -81,6 +155,7 @@ fn members() -> Vec<TcpMember> {
             network_namespace: space,
             rails: 1,
             lanes: LANES,
+            ciphers: CipherSet::of_this_processor(),
             reason,
         };
         let name = PeerName::new(rank, 1, "".into());
@@ -89,82 +164,110 @@ fn members() -> Vec<TcpMember> {
     (0..RANKS).map(member).collect()
 }
 
-/// Returns true if these bytes are the hello of a connection that the tested rank expects.
-fn is_expected(hello: &[u8]) -> bool {
-    let others = (0..RANKS).filter(|&rank| rank != ME);
-    let mut all =
-        others.flat_map(|from| (0..6).map(move |choice| hello_from(from, purpose(choice))));
-    all.any(|known| {
-        let exists = match known.purpose {
-            ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < LANES,
-            ConnectionPurpose::Stream(Channel::PointToPoint) => true,
-            ConnectionPurpose::Control => known.from == 4,
-            ConnectionPurpose::Reconnect => false,
+/// Connects, sends these bytes, and then the confirmation with one changed byte or none.
+fn check_incoming(
+    link: &TestedLink,
+    proof: ConnectProof,
+    original: &[u8],
+    bytes: &[u8],
+    cuts: &[u8],
+    mut script: FuzzScript<'_>,
+) {
+    let mut reader = HelloReader::default();
+    let mut answered = None;
+    let outcome = feed(&mut reader, &bytes[..bytes.len().min(HELLO_BYTES)], cuts, |state| {
+        let HelloReadState::Hello(hello, message) = state else {
+            panic!("a confirmation before the hello was answered")
         };
-        exists && known.encode() == hello
-    })
+        answered = Some(link.answer(&hello, &message)?);
+        Ok(())
+    });
+    let is_expected = link.is_expected(bytes, original);
+    assert_eq!(answered.is_some(), is_expected, "{outcome:?}");
+    // A prefix of an expected hello is not refused.
+    if bytes.len() < HELLO_BYTES && link.has_expected_prefix(bytes) {
+        assert_eq!(outcome, Ok(()));
+    }
+    // The connecting side of the test has the proof of the original hello only.
+    let Some((accepting, answer)) = answered.filter(|_| bytes.starts_with(original)) else {
+        return;
+    };
+    let (confirmed, tag) = proof.finish(&answer).expect("a right answer");
+    let mut confirmation = [&[CONFIRM][..], &tag].concat();
+    let place = usize::from(script.next_byte().unwrap_or_default()) % CONFIRM_BYTES;
+    confirmation[place] ^= script.next_byte().unwrap_or_default();
+    let is_changed = confirmation[0] != CONFIRM || confirmation[1..] != tag;
+    let (mut accepting, mut acceptance) = (Some(accepting), None);
+    let outcome = feed(&mut reader, &confirmation, cuts, |state| {
+        let HelloReadState::Confirmed(tag) = state else { panic!("a second hello") };
+        acceptance = Some(accepting.take().expect("one confirmation").finish(&tag)?);
+        Ok(())
+    });
+    assert_eq!(acceptance.is_some(), !is_changed, "{outcome:?}");
+    if let Some(acceptance) = acceptance {
+        assert_eq!(confirmed.check_acceptance(&acceptance), Ok(()));
+        assert!(reader.free_space().is_empty(), "the reader takes bytes of the stream");
+    }
 }
 
-/// Connects, sends these bytes, and waits for the answer.
-fn check_incoming(bytes: &[u8], cuts: &[u8]) {
-    let members = members();
-    let expected_peers =
-        ExpectedPeers { epoch: EPOCH, me: ME, members: &members, leaders: &LEADERS, lanes: LANES };
-    let mut reader = HelloReader::default();
-    let (mut consumed, mut accepted_hello, mut is_confirmed) = (0, None, false);
-    let refusal = pieces(bytes, cuts).into_iter().find_map(|mut piece| {
-        while !piece.is_empty() && !is_confirmed {
+/// Feeds bytes to the reader in pieces. Calls `on_state` for each complete message.
+fn feed(
+    reader: &mut HelloReader,
+    bytes: &[u8],
+    cuts: &[u8],
+    mut on_state: impl FnMut(HelloReadState) -> Result<(), HelloRefusal>,
+) -> Result<(), HelloRefusal> {
+    for mut piece in pieces(bytes, cuts) {
+        while !piece.is_empty() {
             let room = reader.free_space();
             let count = room.len().min(piece.len());
             assert!(count > 0, "the reader has no space for a part of the handshake");
             room[..count].copy_from_slice(&piece[..count]);
-            (piece, consumed) = (&piece[count..], consumed + count);
-            let outcome = match reader.advance(count) {
-                Ok(HelloReadState::Incomplete) => Ok(()),
-                Ok(HelloReadState::Hello(hello)) if (hello.group, hello.to) != (GROUP, ME) => {
-                    Err(HelloRefusal::NoSuchRank)
-                }
-                Ok(HelloReadState::Hello(hello)) => {
-                    expected_peers.check(&hello).map(|()| accepted_hello = Some(hello))
-                }
-                Ok(HelloReadState::Confirmed) => {
-                    is_confirmed = true;
-                    Ok(())
-                }
-                Err(refusal) => Err(refusal),
-            };
-            if outcome.is_err() {
-                return outcome.err();
+            piece = &piece[count..];
+            match reader.advance(count)? {
+                HelloReadState::Incomplete => {}
+                state => on_state(state)?,
             }
         }
-        None
-    });
-    assert!(consumed <= HELLO_BYTES + 1, "the reader consumed bytes of the stream");
-    let is_greeted = bytes.get(..HELLO_BYTES).is_some_and(is_expected);
-    assert_eq!(accepted_hello.is_some(), is_greeted, "{accepted_hello:?}, {refusal:?}");
-    assert_eq!(is_confirmed, is_greeted && bytes.get(HELLO_BYTES) == Some(&CONFIRM), "{refusal:?}");
-    // A prefix of an expected hello is not refused.
-    let is_valid_prefix = (0..RANKS * 6).any(|i| {
-        let known = hello_from(i / 6, purpose(u8::try_from(i % 6).unwrap_or_default())).encode();
-        is_expected(&known) && [&known[..], &[CONFIRM]].concat().starts_with(bytes)
-    });
-    assert!(!is_valid_prefix || refusal.is_none(), "{refusal:?}");
+    }
+    Ok(())
 }
 
 /// Checks how the connecting side handles this answer to its hello.
-fn check_answer(hello: &Hello, bytes: &[u8], cuts: &[u8]) {
-    let right = [&[WELCOME][..], &hello.expected_answer().encode()].concat();
-    let (mut answer, mut outcome) = (Vec::new(), Ok(false));
+fn check_answer(
+    link: &TestedLink,
+    proof: ConnectProof,
+    accepting: AcceptProof,
+    right: &[u8],
+    bytes: &[u8],
+    cuts: &[u8],
+) {
+    let (mut answer, mut outcome) = (Vec::new(), Ok(None));
     for piece in pieces(bytes, cuts) {
-        let room = right.len() - answer.len();
+        let room = ANSWER_BYTES - answer.len();
         answer.extend(&piece[..piece.len().min(room)]);
-        outcome = has_valid_answer(hello, &answer);
-        if outcome != Ok(false) {
+        outcome = parse_answer(&answer).map(|message| message.copied());
+        if outcome != Ok(None) {
             break;
         }
     }
-    assert_eq!(outcome == Ok(true), bytes.starts_with(&right), "{outcome:?}");
     assert!(!right.starts_with(&answer) || outcome.is_ok(), "{outcome:?}");
+    let is_complete = bytes.len() >= ANSWER_BYTES;
+    let is_right = match link.security.setting() {
+        SecuritySetting::Auth => bytes.starts_with(right),
+        // Without a secret, any number of the acceptor is valid.
+        _ => is_complete && bytes[0] == WELCOME && bytes[17..ANSWER_BYTES] == right[17..],
+    };
+    let verdict = outcome.and_then(|message| match message {
+        Some(message) => proof.finish(&message).map(Some),
+        None => Ok(None),
+    });
+    assert_eq!(matches!(verdict, Ok(Some(_))), is_right, "{verdict:?}");
+    if let Ok(Some((_, tag))) = verdict
+        && bytes.starts_with(right)
+    {
+        assert!(accepting.finish(&tag).is_ok());
+    }
 }
 
 /// Splits the bytes into pieces; each number is the length of a piece.

@@ -3,14 +3,15 @@
 use super::*;
 use crate::base::error::ErrorKind;
 use crate::transport::tcp::hello::{
-    ACCEPTED, ANSWER_BYTES, CONFIRM, ConnectionPurpose, HELLO_BYTES, Hello, HelloRefusal,
+    ANSWER_BYTES, ConnectionPurpose, HELLO_BYTES, Hello, HelloRefusal,
 };
+use crate::transport::tcp::tests::proofs::{HelloSender, expect_acceptance, greet, hello_between};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-/// Creates the mesh of rank 0 in a group whose rank 1 never starts, and the hello that rank 1 would
-/// send.
-fn mesh_without_peer() -> (TcpMesh, Hello, TcpStream) {
+/// Creates the mesh of rank 0 in a group whose rank 1 never starts, and the sender of the hello of
+/// rank 1.
+fn mesh_without_peer() -> (TcpMesh, HelloSender, TcpStream) {
     let openings = vec![listen_on_loopback("127.0.0.1", 1), listen_on_loopback("127.0.0.1", 1)];
     let members = members(&openings, &[0, 0]);
     let address = members[0].advert.same_netns[0].address;
@@ -19,15 +20,8 @@ fn mesh_without_peer() -> (TcpMesh, Hello, TcpStream) {
     let first = openings.into_iter().next().unwrap();
     let config = join_config(group, &members, 0, &deadline);
     let mesh = first.join(&config, domain(group, &[0, 0], 0), &|| None).unwrap();
-    let hello = Hello {
-        purpose: ConnectionPurpose::Stream(STREAM),
-        group,
-        epoch: 0,
-        from: 1,
-        to: 0,
-        nonce: members[1].nonce,
-        expected_nonce: members[0].nonce,
-    };
+    let purpose = ConnectionPurpose::Stream(STREAM);
+    let hello = hello_between(&LinkSecurity::None, group, &members, purpose);
     (mesh, hello, connect(address))
 }
 
@@ -59,12 +53,11 @@ fn answer_to(address: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
 fn unexpected_hellos_are_refused_and_expected_one_accepted() {
     let (mesh, good, mut stream) = mesh_without_peer();
     let address = stream.peer_addr().unwrap();
+    let sender = good;
+    let good = sender.hello;
     let wrong = Nonce([7; 16]);
     let strangers = [
-        (Hello { nonce: wrong, ..good }, HelloRefusal::IdentityMismatch),
-        (Hello { expected_nonce: wrong, ..good }, HelloRefusal::IdentityMismatch),
         (Hello { from: 0, ..good }, HelloRefusal::IdentityMismatch),
-        (Hello { from: 0, nonce: good.expected_nonce, ..good }, HelloRefusal::IdentityMismatch),
         (Hello { from: 99, ..good }, HelloRefusal::IdentityMismatch),
         (Hello { epoch: 1, ..good }, HelloRefusal::IdentityMismatch),
         (
@@ -76,36 +69,33 @@ fn unexpected_hellos_are_refused_and_expected_one_accepted() {
         (Hello { to: 5, ..good }, HelloRefusal::NoSuchRank),
     ];
     for (hello, refusal) in strangers {
-        assert_eq!(answer_to(address, &hello.encode()), [refusal as u8], "{hello:?}");
+        let (_, bytes) = HelloSender { hello, ..sender.clone() }.begin();
+        assert_eq!(answer_to(address, &bytes), [refusal as u8], "{hello:?}");
     }
     assert_eq!(
         answer_to(address, b"GET / HTTP/1.1\r\n\r\n"),
         [HelloRefusal::UnknownProtocol as u8]
     );
-    stream.write_all(&good.encode()).unwrap();
-    let mut answer = [0; ANSWER_BYTES];
-    stream.read_exact(&mut answer).unwrap();
-    let answered: [u8; HELLO_BYTES] = answer[1..].try_into().unwrap();
-    assert_eq!((answer[0], Hello::decode(&answered)), (0, Ok(good.expected_answer())));
+    let (confirmed, confirmation) = greet(&mut stream, &sender);
     // The mesh takes nothing before the confirmation.
     assert_eq!(mesh.try_receive(1, STREAM, Dst::from(&mut [0][..])).unwrap(), 0);
-    stream.write_all(&[CONFIRM]).unwrap();
-    let mut taken = [0];
-    stream.read_exact(&mut taken).unwrap();
-    assert_eq!(taken, [ACCEPTED]);
+    stream.write_all(&confirmation).unwrap();
+    expect_acceptance(&mut stream, confirmed);
     stream.write_all(b"data").unwrap();
     let mut got = [0; 4];
     receive_all(&mesh, 1, STREAM, &mut got).unwrap();
     assert_eq!(&got, b"data");
-    assert_eq!(answer_to(address, &good.encode()), [HelloRefusal::Duplicate as u8]);
+    assert_eq!(answer_to(address, &sender.begin().1), [HelloRefusal::Duplicate as u8]);
 }
 
 #[test]
 fn every_changed_hello_byte_is_refused() {
     let (_mesh, good, stream) = mesh_without_peer();
     let address = stream.peer_addr().unwrap();
-    for at in 0..HELLO_BYTES {
-        let mut bytes = good.encode();
+    // Without a secret, any number of the connecting side is valid.
+    let fresh = HELLO_BYTES - 48..HELLO_BYTES - 32;
+    for at in (0..HELLO_BYTES).filter(|at| !fresh.contains(at)) {
+        let mut bytes = good.begin().1;
         bytes[at] ^= 1 << (at % 8);
         let point_to_point = at == 10 && bytes[at] == 1;
         let answer = answer_to(address, &bytes);
@@ -131,9 +121,8 @@ fn impostor_acceptor_gets_no_data() {
             stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
             let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut hello).unwrap();
-            let mut answer = Hello::decode(&hello).unwrap().expected_answer();
-            answer.nonce = Nonce([1; 16]);
-            stream.write_all(&[&[0][..], &answer.encode()].concat()).unwrap();
+            // The impostor returns the proof.
+            stream.write_all(&[&[0][..], &hello[HELLO_BYTES - 48..]].concat()).unwrap();
             let mut rest = Vec::new();
             // The acceptor sends neither an acceptance nor data; how it closes the connection does
             // not matter.
@@ -141,8 +130,8 @@ fn impostor_acceptor_gets_no_data() {
             assert!(rest.is_empty());
         });
         let error = first_error(|| send_all(&mesh, 1, STREAM, b"secret"));
-        assert_eq!((error.kind(), error.culprit()), (ErrorKind::Connection, Some(1)));
-        assert!(error.message().contains("does not match the group"), "{error}");
+        assert_eq!((error.kind(), error.culprit()), (ErrorKind::Auth, Some(1)));
+        assert!(error.message().contains("proof of the job's secret is wrong"), "{error}");
     });
 }
 
@@ -171,12 +160,11 @@ fn groups_share_a_port_and_exhausted_range_is_an_error() {
 #[test]
 fn confirmed_hello_after_leave_is_refused() {
     let (mesh, good, mut stream) = mesh_without_peer();
-    stream.write_all(&good.encode()).unwrap();
-    stream.read_exact(&mut [0; ANSWER_BYTES]).unwrap();
+    let (_, confirmation) = greet(&mut stream, &good);
     // The listener registry stays, for other groups of the process.
     let other = listen_on_loopback("127.0.0.1", 1);
     drop(mesh);
-    stream.write_all(&[CONFIRM]).unwrap();
+    stream.write_all(&confirmation).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     assert_eq!(answer, [HelloRefusal::NoSuchRank as u8]);

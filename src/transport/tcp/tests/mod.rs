@@ -4,6 +4,7 @@
 mod failure;
 mod hostile;
 mod policy;
+mod proofs;
 mod streams;
 
 use super::advert::{AddressAdvert, RailAddress};
@@ -15,6 +16,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::security::{CipherSet, LinkSecurity, Secret};
 use crate::sys::host;
 use crate::transport::inproc::InprocDomain;
 use crate::transport::{
@@ -51,6 +53,7 @@ fn listen_on_loopback(ip: &str, lanes: u8) -> TcpListening {
             network_namespace: space,
             rails: 1,
             lanes,
+            ciphers: CipherSet::of_this_processor(),
             reason,
         },
     )
@@ -98,11 +101,25 @@ fn join_config<'a>(
         deadline,
         wait_policy: WaitPolicy::SLEEP_SOON,
         vitals,
+        security: &LinkSecurity::None,
     }
+}
+
+fn authenticated() -> LinkSecurity {
+    LinkSecurity::Auth(Secret::from_bytes(b"correct horse battery staple").unwrap())
 }
 
 /// Creates the meshes of all ranks of a new group.
 fn meshes(openings: Vec<TcpListening>, nodes: &[usize]) -> Vec<TcpMesh> {
+    secured_meshes(openings, nodes, &LinkSecurity::None)
+}
+
+/// Creates the meshes of all ranks of a new group with this protection.
+fn secured_meshes(
+    openings: Vec<TcpListening>,
+    nodes: &[usize],
+    security: &LinkSecurity,
+) -> Vec<TcpMesh> {
     let group = host::random_nonce().unwrap();
     let members = members(&openings, nodes);
     std::thread::scope(|scope| {
@@ -111,6 +128,7 @@ fn meshes(openings: Vec<TcpListening>, nodes: &[usize]) -> Vec<TcpMesh> {
             scope.spawn(move || {
                 let deadline = Deadline::after(TEST_TIMEOUT);
                 let config = join_config(group, members, me, &deadline);
+                let config = TcpJoinConfig { security, ..config };
                 opening.join(&config, domain(group, nodes, me), &|| None).unwrap()
             })
         };

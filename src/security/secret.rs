@@ -1,10 +1,10 @@
 //! The job's secret: bytes that only the processes of a job know. A process that holds the secret
-//! may use the job's store.
+//! may use the job's store, and may connect to the ranks of the job.
 //!
 //! The library does not keep the secret, only a key that is derived from it. All clones of a
 //! [`Secret`] share one copy of this key. No error, log line or `Debug` output contains a byte of
-//! the secret or the key. The module `handshake` uses the key to prove that both sides of a
-//! connection hold the secret.
+//! the secret or the key. The module [`handshake`](super::handshake) uses the key to prove that
+//! both sides of a connection hold the secret.
 
 use crate::base::{Error, Result};
 use crate::sys::{host, shm, small_file};
@@ -22,12 +22,12 @@ pub const MAX_SECRET_BYTES: usize = 4096;
 /// The context text of the key derivation. A future version of the handshake must use a different
 /// text.
 const KEY_DERIVATION_CONTEXT: &str =
-    "libdist 2026 TCP store handshake 1: key from the job's secret";
+    "libdist 2026 Noise handshake 1: pre-shared key from the job's secret";
 
 /// The permissions that a secret file must not grant: those of group and others.
 const GROUP_AND_OTHERS_MODE: u32 = 0o077;
 
-/// A secret that the clients and the server of a store share.
+/// A secret that all processes of a job share.
 #[derive(Clone)]
 pub struct Secret(Arc<SecretKey>);
 
@@ -133,13 +133,9 @@ impl Secret {
         secret_and_file
     }
 
-    /// Returns the keyed hash of `parts`, which only processes with the secret can compute.
-    pub(super) fn hash(&self, parts: &[&[u8]]) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0.0);
-        for part in parts {
-            hasher.update(part);
-        }
-        hasher.finalize()
+    /// Returns the pre-shared key of the handshake.
+    pub(super) fn handshake_key(&self) -> &[u8; blake3::KEY_LEN] {
+        &self.0.0
     }
 }
 
@@ -186,7 +182,7 @@ fn hex_digit(digit: u8) -> u8 {
 
 /// Overwrites bytes that are no longer needed, and prevents the compiler from removing the write.
 /// Copies in registers and on the stack cannot be erased.
-fn erase(bytes: &mut [u8]) {
+pub(super) fn erase(bytes: &mut [u8]) {
     bytes.fill(0);
     std::hint::black_box(bytes);
 }
@@ -231,7 +227,7 @@ mod tests {
     }
 
     fn is_same(left: &Secret, right: &Secret) -> bool {
-        left.hash(&[b"x"]) == right.hash(&[b"x"])
+        left.handshake_key() == right.handshake_key()
     }
 
     fn test_secret() -> Secret {
@@ -247,14 +243,6 @@ mod tests {
             let secret = Secret::from_bytes(&vec![7; length]);
             assert_eq!(secret.is_ok(), ok, "{length} bytes");
         }
-    }
-
-    /// The expected hash was computed with another implementation of BLAKE3.
-    #[test]
-    fn hash_is_stable_across_versions() {
-        let hash = test_secret().hash(&[b"libdist store server", &[1; 32], &[2; 32]]);
-        let expected = "4b480fff22f68eb33f302eeaece0d5e8462bd7ed1426c614724e7b152591203e";
-        assert_eq!(hash.to_hex().as_str(), expected);
     }
 
     #[test]

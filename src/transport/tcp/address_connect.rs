@@ -1,0 +1,220 @@
+//! One attempt to connect to one address of a peer: the connection, the handshake
+//! ([`hello`](super::hello)) of the connecting side, and the reasons of a failure.
+
+use super::connect_target::PeerConnectTarget;
+use super::hello::{
+    ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConfirmationTag, ConnectionPurpose, Hello,
+    HelloRefusal, WELCOME, parse_answer, parse_end,
+};
+use super::link_proof::{ConfirmedProof, ConnectProof};
+use crate::sys::poll::Interest;
+use crate::sys::socket;
+use crate::sys::stream::{SocketStream, is_transient};
+use crate::wait::service::DescriptorWatch;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The failure of one address.
+#[derive(Debug)]
+pub(super) struct AddressFailure {
+    pub(super) address: SocketAddr,
+    pub(super) reason: AddressFailureReason,
+}
+
+impl AddressFailure {
+    pub(super) fn refusal(&self) -> Option<HelloRefusal> {
+        if let AddressFailureReason::Refused(refusal) = self.reason { Some(refusal) } else { None }
+    }
+
+    /// Returns true if the failure proves that the peer's process is gone, or that the peer has
+    /// left the group.
+    pub(super) fn proves_absence(&self) -> bool {
+        matches!(
+            self.reason,
+            AddressFailureReason::NotListening(_)
+                | AddressFailureReason::Refused(HelloRefusal::NoSuchRank)
+        )
+    }
+}
+
+/// The address that is being tried.
+#[derive(Debug)]
+pub(super) struct CurrentConnect {
+    pub(super) address: SocketAddr,
+    pub(super) stream: Arc<SocketStream>,
+    watch: DescriptorWatch,
+    /// The deadline for this address. `None` after this rank has sent the confirmation: the peer
+    /// may have added the connection, so this rank must not give up, and waits until the peer
+    /// answers or ends the connection.
+    pub(super) due: Option<Instant>,
+    proof: ProofProgress,
+    /// The part of the current reply of the acceptor that has arrived.
+    reply: [u8; ANSWER_BYTES],
+    reply_len: usize,
+}
+
+/// The progress of the handshake on the connecting side.
+#[derive(Debug, Default)]
+enum ProofProgress {
+    /// The connection is not established yet.
+    #[default]
+    Connecting,
+    /// The hello was sent, and the answer is awaited.
+    Sent(ConnectProof),
+    /// The confirmation was sent, and the end of the handshake is awaited.
+    Confirmed(ConfirmedProof),
+}
+
+/// The reason why an address failed.
+#[derive(Debug)]
+pub(super) enum AddressFailureReason {
+    Refused(HelloRefusal),
+    /// The peer's host reports that no process listens at the address.
+    NotListening(String),
+    /// The peer accepted the connection and ended it without an answer. This happens if the peer's
+    /// process dies.
+    EndedByPeer(String),
+    ConnectError(String),
+}
+
+impl From<std::io::Error> for AddressFailureReason {
+    fn from(cause: std::io::Error) -> Self {
+        match cause.kind() {
+            std::io::ErrorKind::ConnectionRefused => Self::NotListening(cause.to_string()),
+            std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe => {
+                Self::EndedByPeer(cause.to_string())
+            }
+            _ => Self::ConnectError(cause.to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for AddressFailureReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(f, "refused: {refusal}"),
+            Self::NotListening(reason) | Self::EndedByPeer(reason) | Self::ConnectError(reason) => {
+                f.write_str(reason)
+            }
+        }
+    }
+}
+
+impl CurrentConnect {
+    /// Creates the state of an attempt that has just begun.
+    pub(super) fn new(
+        address: SocketAddr,
+        stream: Arc<SocketStream>,
+        watch: DescriptorWatch,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            address,
+            stream,
+            watch,
+            due: Some(Instant::now() + timeout),
+            proof: ProofProgress::Connecting,
+            reply: [0; ANSWER_BYTES],
+            reply_len: 0,
+        }
+    }
+
+    /// Continues the handshake. Returns true after both sides are verified and the peer has added
+    /// the connection.
+    pub(super) fn advance_handshake(
+        &mut self,
+        target: &PeerConnectTarget,
+    ) -> Result<bool, AddressFailureReason> {
+        loop {
+            match std::mem::take(&mut self.proof) {
+                ProofProgress::Connecting => {
+                    match socket::finish_connect(self.stream.as_ref()) {
+                        Err(cause) if is_transient(&cause) => return Ok(false),
+                        outcome => outcome?,
+                    }
+                    self.proof = ProofProgress::Sent(self.send_hello(target)?);
+                }
+                ProofProgress::Sent(proof) => {
+                    let answer = self.read_reply(ANSWER_BYTES)?;
+                    let Some(answer) = parse_answer(answer)? else {
+                        self.proof = ProofProgress::Sent(proof);
+                        return Ok(false);
+                    };
+                    let (confirmed, tag) = proof.finish(answer)?;
+                    self.reply_len = 0;
+                    self.send_confirmation(&target.hello, &tag)?;
+                    self.proof = ProofProgress::Confirmed(confirmed);
+                }
+                ProofProgress::Confirmed(proof) => {
+                    let end = self.read_reply(CONFIRM_BYTES)?;
+                    let Some(tag) = parse_end(end)? else {
+                        self.proof = ProofProgress::Confirmed(proof);
+                        return Ok(false);
+                    };
+                    proof.check_acceptance(tag)?;
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    fn send_hello(&self, target: &PeerConnectTarget) -> Result<ConnectProof, AddressFailureReason> {
+        let (proof, message) = ConnectProof::begin(&target.terms, &target.hello)
+            .map_err(|error| AddressFailureReason::ConnectError(error.to_string()))?;
+        send_all(&self.stream, &[&target.hello.encode()[..], &message].concat())?;
+        self.watch.set_interest(Interest::READ);
+        Ok(proof)
+    }
+
+    fn send_confirmation(
+        &mut self,
+        hello: &Hello,
+        tag: &ConfirmationTag,
+    ) -> Result<(), AddressFailureReason> {
+        if matches!(hello.purpose, ConnectionPurpose::Stream(_)) {
+            // From the confirmation below on, the peer may add the stream. Therefore a death of
+            // this process must reset the connection from here on.
+            self.stream.set_reset_on_close(true)?;
+        }
+        self.due = None;
+        Ok(send_all(&self.stream, &[&[CONFIRM][..], tag].concat())?)
+    }
+
+    /// Reads the reply of the acceptor, which has at most this length. Returns the part that has
+    /// arrived. Reads no byte after the reply, because it belongs to the stream.
+    fn read_reply(&mut self, length: usize) -> Result<&[u8], AddressFailureReason> {
+        while self.reply_len < length {
+            match self.stream.receive(&mut self.reply[self.reply_len..length]) {
+                Ok(0) if self.reply_len == 0 => {
+                    let reason = "it closed the connection".to_owned();
+                    return Err(AddressFailureReason::EndedByPeer(reason));
+                }
+                // The part that has arrived may be a refusal.
+                Ok(0) => break,
+                Ok(got) => self.reply_len += got,
+                Err(cause) if is_transient(&cause) => break,
+                Err(cause) => return Err(cause.into()),
+            }
+            // A refusal has one byte.
+            if self.reply[0] != WELCOME && self.reply[0] != ACCEPTED {
+                break;
+            }
+        }
+        Ok(&self.reply[..self.reply_len])
+    }
+}
+
+impl From<HelloRefusal> for AddressFailureReason {
+    fn from(refusal: HelloRefusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Sends a few bytes on a new connection, whose socket buffer has room for them.
+fn send_all(stream: &SocketStream, bytes: &[u8]) -> std::io::Result<()> {
+    match stream.send(bytes)? {
+        sent if sent == bytes.len() => Ok(()),
+        _ => Err(std::io::ErrorKind::WriteZero.into()),
+    }
+}
