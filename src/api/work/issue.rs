@@ -93,7 +93,7 @@ impl<T: OperationTask> TaskJob<T> {
         record.end(&outcome);
         let outcome = outcome.map_err(|error| {
             recorder::request_failure_dump();
-            let title = task.title(&descriptor).to_string();
+            let title = task.title(&descriptor);
             group.with_culprit_process(group.with_call_context(error, &title))
         });
         if let Some(turn) = turn {
