@@ -291,12 +291,12 @@ fn run_under_valgrind(program: &Path, arguments: &[&str]) -> ProgramOutcome {
     run(&[&words[..], arguments].concat(), LIMIT_UNDER_VALGRIND)
 }
 
-/// Runs `groups.c` on four processes with this descriptor limit for each.
-fn groups_between_processes(what: &str, descriptors: u32) {
+/// Runs `groups.c` on processes with this descriptor limit for each.
+fn groups_between_processes(what: &str, ranks: u32, descriptors: u32) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(&format!("groups_{what}"), &["groups.c"]);
     let line = format!(
-        "ulimit -n {descriptors}; exec {DISTRUN} --nproc_per_node 4 {} {what}",
+        "ulimit -n {descriptors}; exec {DISTRUN} --nproc_per_node {ranks} {} {what}",
         program.display()
     );
     run(&["sh", "-c", &line], LIMIT).expect_success();
@@ -304,12 +304,17 @@ fn groups_between_processes(what: &str, descriptors: u32) {
 
 #[test]
 fn groups_of_processes() {
-    groups_between_processes("processes", 1024);
+    groups_between_processes("processes", 4, 1024);
 }
 
 #[test]
-fn more_groups_than_descriptors() {
-    groups_between_processes("exhaust", 200);
+fn group_without_descriptors_is_an_error() {
+    groups_between_processes("exhaust", 4, 200);
+}
+
+#[test]
+fn thousand_groups_of_eight_need_no_descriptors() {
+    groups_between_processes("many", 8, 1024);
 }
 
 macro_rules! leaks {
