@@ -5,7 +5,8 @@
  *     groups             ranks are threads
  *     groups processes   this process is one of four processes of a launcher
  *     groups exhaust     as processes; creates a group while a rank has no descriptor left
- *     groups many        as processes; creates many groups, which need no descriptor
+ *     groups many N      as processes; creates N groups, which need no descriptor
+ *     groups world       as processes; uses the world once
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -17,8 +18,8 @@
 #define RANKS 4
 /* More descriptors than any limit of a test allows. */
 #define MAX_DESCRIPTORS 20000
-/* The number of groups that a process has at the same time. */
-#define MANY_GROUPS 1000
+/* The maximum number of groups that a process has at the same time. */
+#define MAX_GROUPS 1000
 /* The descriptors of a process for other purposes than its neighbours. */
 #define OTHER_DESCRIPTORS 40
 
@@ -203,32 +204,46 @@ static void check_exhausted_rank(int exhausted, const struct rank *me)
     CHECK_OK(dist_group_release(first));
 }
 
-/* A process needs descriptors for its neighbours and not for its groups. */
-static void check_many_groups(const struct rank *me)
+/* A process needs one descriptor for each other process of the host. */
+static void check_world(const struct rank *me)
 {
-    static dist_group_t *groups[MANY_GROUPS];
+    const int ranks = dist_get_world_size(me->world);
+    float one = 1;
+    float sum = 0;
+    CHECK_OK(dist_all_reduce(me->world, &one, &sum, 1, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK(sum == (float)ranks);
+    CHECK(open_descriptors() <= ranks + OTHER_DESCRIPTORS);
+    if (me->rank < 2) {
+        printf("rank %d of %d has %d descriptors\n", me->rank, ranks, open_descriptors());
+    }
+}
+
+/* A process needs descriptors for its neighbours and not for its groups. */
+static void check_many_groups(int count, const struct rank *me)
+{
+    static dist_group_t *groups[MAX_GROUPS];
     const int ranks = dist_get_world_size(me->world);
     int before = open_descriptors();
     int n;
     float one = 1;
     float sum;
-    CHECK(me->rank == 0 || before <= ranks + OTHER_DESCRIPTORS);
-    printf("rank %d of %d has %d descriptors\n", me->rank, ranks, before);
-    for (n = 0; n < MANY_GROUPS; n++) {
+    REQUIRE(count > 0 && count <= MAX_GROUPS);
+    check_world(me);
+    for (n = 0; n < count; n++) {
         REQUIRE_OK(dist_group_split(dist_world(), 0, 0, NULL, &groups[n]));
     }
     /* The first use of a group needs no descriptor either. */
-    for (n = 0; n < MANY_GROUPS; n += 10) {
+    for (n = 0; n < count; n += 10) {
         sum = 0;
         CHECK_OK(dist_all_reduce(groups[n], &one, &sum, 1, DIST_F32, DIST_SUM, NULL, NULL));
         CHECK(sum == (float)ranks);
         CHECK_OK(me->rank == 0 ? dist_send(groups[n], &one, 1, DIST_F32, 1, 0, NULL, NULL) : DIST_OK);
-        CHECK_OK(me->rank == 1 ? dist_recv(groups[n], &sum, 1, DIST_F32, 0, 0, NULL, NULL) : DIST_OK);
+        CHECK_OK(me->rank == 1 ? dist_recv(groups[n], &sum, 1, DIST_F32, 0, 0, NULL, NULL, NULL) : DIST_OK);
     }
     CHECK(open_descriptors() <= before);
-    printf("rank %d has %d descriptors with %d groups\n", me->rank, open_descriptors(), MANY_GROUPS);
+    printf("rank %d has %d descriptors with %d groups\n", me->rank, open_descriptors(), count);
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
-    for (n = 0; n < MANY_GROUPS; n++) {
+    for (n = 0; n < count; n++) {
         CHECK_OK(dist_group_release(groups[n]));
     }
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
@@ -248,8 +263,10 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "exhaust") == 0) {
         check_exhausted_rank(0, &me);
         check_exhausted_rank(1, &me);
+    } else if (strcmp(argv[1], "world") == 0) {
+        check_world(&me);
     } else if (strcmp(argv[1], "many") == 0) {
-        check_many_groups(&me);
+        check_many_groups(argc > 2 ? atoi(argv[2]) : 0, &me);
     } else {
         run_all_checks(&me);
     }

@@ -26,6 +26,25 @@ pub(super) const FRAME_BYTES: usize = 32;
 /// any other survivor.
 pub const SURVIVOR_ACCEPTED: u8 = b'A';
 
+/// The name under which a process can be reached by the other processes of its host.
+#[derive(Debug)]
+pub struct ProcessAddress;
+
+impl ProcessAddress {
+    /// The prefix of all socket names.
+    const PREFIX: &'static str = "libdist-";
+
+    /// Returns the name of the listening socket of the registry with this name.
+    pub fn socket_name(registry: Nonce) -> String {
+        format!("{}{registry}", Self::PREFIX)
+    }
+
+    /// Returns the name of the registry that listens on a socket with this name.
+    pub fn registry(socket_name: &str) -> Option<Nonce> {
+        Nonce::parse(socket_name.strip_prefix(Self::PREFIX)?)
+    }
+}
+
 /// The first bytes on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionHello {

@@ -116,6 +116,12 @@ impl NeighbourLink {
         poll::has_hung_up(self.stream.as_fd())
     }
 
+    /// Ends the link on both sides, also if only one direction of it has ended.
+    pub(super) fn shut_down(&self) {
+        // Fails only if the link has ended already.
+        drop(self.stream.shutdown(std::net::Shutdown::Both));
+    }
+
     /// Sends a frame, or queues it if the socket is full.
     ///
     /// # Errors

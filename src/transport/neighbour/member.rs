@@ -4,9 +4,9 @@
 //! frame and no end of a neighbour's process. It collects both until the rank's domain takes over
 //! ([`NeighbourMember::hand_over`]), and then passes them to the domain.
 
-use super::frame::{FrameKind, NeighbourFrame, SurvivorHello};
+use super::frame::{FrameKind, NeighbourFrame, ProcessAddress, SurvivorHello};
 use super::link::NeighbourLink;
-use super::registry::NeighbourRegistry;
+use super::registry::{AwaitedLink, FrameReceiver, NeighbourRegistry};
 use super::survivors::SurvivorQueue;
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
@@ -19,25 +19,6 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
-
-/// The name under which a process can be reached by the other processes of its host.
-#[derive(Debug)]
-pub struct ProcessAddress;
-
-impl ProcessAddress {
-    /// The prefix of all socket names.
-    const PREFIX: &'static str = "libdist-";
-
-    /// Returns the name of the listening socket of the registry with this name.
-    pub fn socket_name(registry: Nonce) -> String {
-        format!("{}{registry}", Self::PREFIX)
-    }
-
-    /// Returns the name of the registry that listens on a socket with this name.
-    pub fn registry(socket_name: &str) -> Option<Nonce> {
-        Nonce::parse(socket_name.strip_prefix(Self::PREFIX)?)
-    }
-}
 
 /// Takes the events of a member after the setup. All functions are called on the service thread.
 pub(in crate::transport) trait NeighbourHandler: Send + Sync + Debug {
@@ -84,7 +65,7 @@ pub struct NeighbourMember {
     state: Mutex<MemberState>,
     /// Notified when the setup state changes.
     setup_changed: Doorbell,
-    pub(super) survivors: SurvivorQueue,
+    survivors: SurvivorQueue,
 }
 
 #[derive(Debug)]
@@ -103,6 +84,8 @@ struct MemberInbox {
     mapped: BTreeMap<Rank, Nonce>,
     failed: BTreeMap<Rank, Nonce>,
     wakes: BTreeMap<Rank, Nonce>,
+    /// The rank for whose frames the joining thread waits.
+    awaited: Option<Rank>,
 }
 
 /// A peer during the setup.
@@ -148,7 +131,8 @@ impl NeighbourMember {
             setup_changed: Doorbell::default(),
             survivors: SurvivorQueue::default(),
         });
-        member.registry.register((group, rank), Arc::downgrade(&member))?;
+        let receiver: Weak<dyn FrameReceiver> = Arc::<Self>::downgrade(&member) as _;
+        member.registry.register((group, rank), receiver)?;
         Ok(member)
     }
 
@@ -184,17 +168,29 @@ impl NeighbourMember {
         self.registry.find_link(process)
     }
 
+    /// Makes changes of the link to a process notify the doorbell until the result is dropped.
+    pub(in crate::transport) fn await_link(&self, process: Nonce) -> AwaitedLink<'_> {
+        self.registry.await_link(process)
+    }
+
     /// Returns the process id at the other end of a link that has ended.
     pub(in crate::transport) fn ended_pid(&self, process: Nonce) -> Option<u32> {
         self.registry.ended_pid(process)
     }
 
-    /// Returns the doorbell that is notified when a link is made or ends.
+    /// Returns the doorbell that is notified when an awaited link is made or ends.
     pub(in crate::transport) fn links_changed(&self) -> &Doorbell {
         &self.registry.inner.links_changed
     }
 
-    /// Returns the doorbell that is notified when a frame or an end arrives during the setup.
+    /// Makes frames of a rank notify the doorbell during the setup. Frames of other ranks, except
+    /// [`FrameKind::JoinFailed`], do not wake the waiting thread.
+    pub(in crate::transport) fn await_frames_of(&self, rank: Rank) {
+        self.with_inbox(|inbox| inbox.awaited = Some(rank));
+    }
+
+    /// Returns the doorbell that is notified when an awaited frame or an end arrives during the
+    /// setup.
     pub(in crate::transport) fn setup_changed(&self) -> &Doorbell {
         &self.setup_changed
     }
@@ -264,47 +260,6 @@ impl NeighbourMember {
         }
     }
 
-    /// Handles a frame of a rank of the process with this registry.
-    pub(super) fn on_frame(
-        &self,
-        process: Nonce,
-        frame: &NeighbourFrame,
-        descriptor: Option<OwnedFd>,
-    ) {
-        let from = frame.from;
-        if from >= self.size {
-            return;
-        }
-        let mut state = lock(&self.state);
-        let inbox = match &mut *state {
-            MemberState::Setup(inbox) => inbox,
-            MemberState::Joined(handler) => {
-                let handler = handler.upgrade().filter(|_| frame.kind == FrameKind::Wake);
-                drop(state);
-                handler.iter().for_each(|it| it.on_wake(process, from));
-                return;
-            }
-        };
-        match frame.kind {
-            FrameKind::Wake => drop(inbox.wakes.insert(from, process)),
-            FrameKind::Segment => drop(inbox.segments.insert(from, (process, descriptor))),
-            FrameKind::Mapped => drop(inbox.mapped.insert(from, process)),
-            FrameKind::JoinFailed => drop(inbox.failed.insert(from, process)),
-        }
-        drop(state);
-        self.setup_changed.notify();
-    }
-
-    /// Handles the end of the link to a process.
-    pub(super) fn on_process_end(&self, process: Nonce) {
-        let handler = match &*lock(&self.state) {
-            MemberState::Setup(_) => None,
-            MemberState::Joined(handler) => handler.upgrade(),
-        };
-        handler.iter().for_each(|it| it.on_process_end(process));
-        self.setup_changed.notify();
-    }
-
     /// Begins a session of survivors. Returns the flag that is raised when a connection arrives.
     ///
     /// # Errors
@@ -326,6 +281,49 @@ impl NeighbourMember {
     /// Answers all connections of survivors with these bytes until the next session.
     pub fn set_survivor_answer(&self, answer: Vec<u8>) {
         self.survivors.set_answer(answer);
+    }
+}
+
+impl FrameReceiver for NeighbourMember {
+    fn on_frame(&self, process: Nonce, frame: &NeighbourFrame, descriptor: Option<OwnedFd>) {
+        let from = frame.from;
+        if from >= self.size {
+            return;
+        }
+        let mut state = lock(&self.state);
+        let inbox = match &mut *state {
+            MemberState::Setup(inbox) => inbox,
+            MemberState::Joined(handler) => {
+                let handler = handler.upgrade().filter(|_| frame.kind == FrameKind::Wake);
+                drop(state);
+                handler.iter().for_each(|it| it.on_wake(process, from));
+                return;
+            }
+        };
+        match frame.kind {
+            FrameKind::Wake => drop(inbox.wakes.insert(from, process)),
+            FrameKind::Segment => drop(inbox.segments.insert(from, (process, descriptor))),
+            FrameKind::Mapped => drop(inbox.mapped.insert(from, process)),
+            FrameKind::JoinFailed => drop(inbox.failed.insert(from, process)),
+        }
+        let is_awaited = inbox.awaited == Some(from) || frame.kind == FrameKind::JoinFailed;
+        drop(state);
+        if is_awaited {
+            self.setup_changed.notify();
+        }
+    }
+
+    fn on_process_end(&self, process: Nonce) {
+        let handler = match &*lock(&self.state) {
+            MemberState::Setup(_) => None,
+            MemberState::Joined(handler) => handler.upgrade(),
+        };
+        handler.iter().for_each(|it| it.on_process_end(process));
+        self.setup_changed.notify();
+    }
+
+    fn accept_survivor(&self, hello: SurvivorHello, stream: SocketStream) {
+        self.survivors.accept(hello, stream);
     }
 }
 

@@ -29,10 +29,9 @@ mod registry;
 mod survivors;
 
 pub(super) use frame::FrameKind;
-pub use frame::{SURVIVOR_ACCEPTED, SurvivorHello};
+pub use frame::{ProcessAddress, SURVIVOR_ACCEPTED, SurvivorHello};
 pub(super) use link::NeighbourLink;
 pub use member::NeighbourMember;
-pub use member::ProcessAddress;
 pub(super) use member::{NeighbourHandler, PeerRoute, SetupLoss, SetupPeer};
 #[cfg(test)]
 pub(super) use registry::NeighbourRegistry;

@@ -4,30 +4,42 @@
 //! Of two processes that need a link, the process whose registry has the greater name connects. If
 //! a link has ended although both processes live, the same process connects again.
 
-use super::frame::{FrameKind, LinkHello, NeighbourFrame, SurvivorHello};
-use super::incoming::{AcceptHandler, HandshakeTimeout, UnidentifiedConnections};
-use super::link::{self, LinkInput, NeighbourLink};
-use super::member::{NeighbourMember, ProcessAddress};
+use super::frame::{FrameKind, LinkHello, NeighbourFrame, ProcessAddress, SurvivorHello};
+use super::incoming::{ConnectionReceiver, HostListener};
+use super::link::{LinkInput, NeighbourLink};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
-use crate::sys::fork_descriptors::ForkClosed;
 use crate::sys::stream::SocketStream;
-use crate::sys::{host, poll, unix};
+use crate::sys::{host, unix};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::service::{self, DescriptorHandler, WatchAction};
 use crate::wait::service_task::ServiceTask;
 use crate::wait::{WaitPolicy, io, wait_until};
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The group and the rank of a member.
 type MemberKey = (GroupId, Rank);
+
+/// A member, as the registry knows it. The functions are called on the service thread, except for
+/// frames of the setup between ranks of this process.
+pub(super) trait FrameReceiver: Send + Sync + Debug {
+    /// Handles a frame of a rank of the process with this registry.
+    fn on_frame(&self, process: Nonce, frame: &NeighbourFrame, descriptor: Option<OwnedFd>);
+
+    /// Handles the end of the link to a process.
+    fn on_process_end(&self, process: Nonce);
+
+    /// Takes over the connection of a survivor.
+    fn accept_survivor(&self, hello: SurvivorHello, stream: SocketStream);
+}
 
 /// The registry of this process. It exists while one of its members does.
 #[derive(Debug)]
@@ -35,9 +47,7 @@ pub(in crate::transport) struct NeighbourRegistry {
     /// The process that created the registry. A forked child has a copy of the registry, but no
     /// service thread, so it cannot use the copy.
     pid: u32,
-    listener: Arc<UnixListener>,
-    /// Dropped before the listener closes.
-    _fork_closed: ForkClosed,
+    listener: HostListener,
     pub(super) inner: Arc<RegistryInner>,
 }
 
@@ -47,20 +57,39 @@ pub(super) struct RegistryInner {
     /// The name of the registry.
     pub(super) name: Nonce,
     state: Mutex<RegistryState>,
-    /// Notified when a link is made or ends.
+    /// Notified when a link to an awaited process is made or ends.
     pub(super) links_changed: Doorbell,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct RegistryState {
+struct RegistryState {
     /// True once the registry is dropped: nothing is added then.
     is_closed: bool,
-    members: HashMap<MemberKey, Weak<NeighbourMember>>,
+    members: HashMap<MemberKey, Weak<dyn FrameReceiver>>,
     links: HashMap<Nonce, LinkState>,
-    pub(super) unidentified: UnidentifiedConnections,
+    /// The processes to which threads of this process wait for a link.
+    awaited: Vec<Nonce>,
     /// Wake requests between ranks of this process, which the service thread handles.
     local_wakes: Vec<NeighbourFrame>,
     local_wake_task: Option<ServiceTask>,
+}
+
+/// A wait for the link to a process. Other links do not wake the waiting thread: while the ranks of
+/// a large group connect, it would wake once for each of them.
+#[derive(Debug)]
+pub(in crate::transport) struct AwaitedLink<'a> {
+    registry: &'a RegistryInner,
+    process: Nonce,
+}
+
+impl Drop for AwaitedLink<'_> {
+    fn drop(&mut self) {
+        let awaited = &mut self.registry.state().awaited;
+        let own = awaited.iter().position(|&process| process == self.process);
+        if let Some(at) = own {
+            awaited.swap_remove(at);
+        }
+    }
 }
 
 /// The state of the link to one process.
@@ -85,8 +114,7 @@ impl NeighbourRegistry {
     /// `System`.
     pub(super) fn of_this_process() -> Result<Arc<Self>> {
         let mut known = lock(&REGISTRY);
-        let is_usable =
-            |it: &Arc<Self>| it.pid == host::pid() && !poll::has_hung_up(it.listener.as_fd());
+        let is_usable = |it: &Arc<Self>| it.pid == host::pid() && !it.listener.has_ended();
         if let Some(registry) = known.upgrade().filter(is_usable) {
             return Ok(registry);
         }
@@ -101,29 +129,23 @@ impl NeighbourRegistry {
     /// `System`.
     pub(in crate::transport) fn new() -> Result<Self> {
         let name = host::random_nonce()?;
-        let listener = Arc::new(unix::listen(&ProcessAddress::socket_name(name))?);
-        let fork_closed = ForkClosed::list(listener.as_fd());
         let (state, links_changed) = (Mutex::default(), Doorbell::default());
         let inner = Arc::new(RegistryInner { name, state, links_changed });
-        let alarm = service::alarm(Arc::new(HandshakeTimeout(Arc::downgrade(&inner))))?;
-        let handler = AcceptHandler::new(Arc::clone(&listener), Arc::downgrade(&inner));
-        let watch = service::watch(Arc::new(handler))?;
+        let receiver: Weak<dyn ConnectionReceiver> = Arc::<RegistryInner>::downgrade(&inner) as _;
+        let listener = HostListener::listen(name, receiver)?;
         let weak = Arc::downgrade(&inner);
         let task = ServiceTask::new(move || {
             weak.upgrade().iter().for_each(RegistryInner::handle_local_wakes);
         })?;
-        let mut state = inner.state();
-        state.unidentified.start(alarm, watch);
-        state.local_wake_task = Some(task);
-        drop(state);
-        Ok(Self { pid: host::pid(), listener, _fork_closed: fork_closed, inner })
+        inner.state().local_wake_task = Some(task);
+        Ok(Self { pid: host::pid(), listener, inner })
     }
 
     /// Registers a rank of a group.
     ///
     /// # Errors
     /// `Internal` if the rank is registered.
-    pub(super) fn register(&self, key: MemberKey, member: Weak<NeighbourMember>) -> Result<()> {
+    pub(super) fn register(&self, key: MemberKey, member: Weak<dyn FrameReceiver>) -> Result<()> {
         let mut state = self.inner.state();
         if state.members.get(&key).is_some_and(|known| known.strong_count() > 0) {
             let (group, rank) = key;
@@ -146,6 +168,12 @@ impl NeighbourRegistry {
     /// Returns true if this process makes the link to a process, and not the other one.
     pub(super) fn connects_to(&self, process: Nonce) -> bool {
         self.inner.name.0 > process.0
+    }
+
+    /// Makes changes of the link to a process notify the doorbell until the result is dropped.
+    pub(super) fn await_link(&self, process: Nonce) -> AwaitedLink<'_> {
+        self.inner.state().awaited.push(process);
+        AwaitedLink { registry: &self.inner, process }
     }
 
     /// Returns the link to a process, if it is up.
@@ -179,6 +207,7 @@ impl NeighbourRegistry {
             ConnectClaim::OfAnotherThread => None,
         };
         let policy = WaitPolicy::SLEEP_SOON;
+        let _awaited = self.await_link(process);
         let claimed = wait_until(&self.inner.links_changed, policy, deadline, || None, claim);
         let claimed = claimed.map_err(|_| timeout_error(deadline))?;
         if let Some(link) = claimed {
@@ -187,8 +216,8 @@ impl NeighbourRegistry {
         let made = self.make_link(process, deadline);
         if made.is_err() {
             self.inner.state().links.remove(&process);
+            self.inner.links_changed.notify();
         }
-        self.inner.links_changed.notify();
         made
     }
 
@@ -246,16 +275,15 @@ impl Drop for NeighbourRegistry {
                 link.stop_watching();
             }
         }
-        state.unidentified.stop_watching();
     }
 }
 
 impl RegistryInner {
-    pub(super) fn state(&self) -> MutexGuard<'_, RegistryState> {
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
         lock(&self.state)
     }
 
-    fn member(&self, key: MemberKey) -> Option<Arc<NeighbourMember>> {
+    fn member(&self, key: MemberKey) -> Option<Arc<dyn FrameReceiver>> {
         self.state().members.get(&key).and_then(Weak::upgrade)
     }
 
@@ -263,7 +291,7 @@ impl RegistryInner {
     ///
     /// # Errors
     /// `Connection` if the earlier link is up, or if the registry is closed.
-    pub(super) fn add_link(self: &Arc<Self>, link: Arc<NeighbourLink>) -> Result<()> {
+    fn add_link(self: &Arc<Self>, link: Arc<NeighbourLink>) -> Result<()> {
         let process = link.process();
         let mut state = self.state();
         let is_up = |known: &LinkState| matches!(known, LinkState::Up(it) if !it.has_ended());
@@ -272,6 +300,7 @@ impl RegistryInner {
             return Err(Error::new(ErrorKind::Connection, message));
         }
         let replaced = state.links.insert(process, LinkState::Up(Arc::clone(&link)));
+        let is_awaited = state.awaited.contains(&process);
         drop(state);
         if let Some(LinkState::Up(replaced)) = replaced {
             self.report_end(&replaced);
@@ -287,20 +316,26 @@ impl RegistryInner {
         if self.state().is_closed {
             link.stop_watching();
         }
-        self.links_changed.notify();
+        if is_awaited {
+            self.links_changed.notify();
+        }
         Ok(())
     }
 
     /// Handles the end of a link.
     fn end_link(&self, link: &Arc<NeighbourLink>) {
+        link.shut_down();
         let mut state = self.state();
         if let Some(known) = state.links.get_mut(&link.process())
             && matches!(known, LinkState::Up(present) if Arc::ptr_eq(present, link))
         {
             *known = LinkState::Ended { pid: link.pid() };
         }
+        let is_awaited = state.awaited.contains(&link.process());
         drop(state);
-        self.links_changed.notify();
+        if is_awaited {
+            self.links_changed.notify();
+        }
         self.report_end(link);
     }
 
@@ -339,12 +374,21 @@ impl RegistryInner {
             }
         }
     }
+}
 
-    /// Gives the connection of a survivor to the member that it names. Closes the connection if
-    /// there is no such member.
-    pub(super) fn accept_survivor(&self, hello: SurvivorHello, stream: SocketStream) {
+impl ConnectionReceiver for RegistryInner {
+    fn accept_link(self: Arc<Self>, process: Nonce, stream: Arc<UnixStream>) {
+        let link = NeighbourLink::new(stream, process).map(Arc::new);
+        if let Err(error) = link.and_then(|link| self.add_link(link)) {
+            crate::log!(LogLevel::Warn, "dropped an unexpected connection: {error}");
+        }
+    }
+
+    /// Gives the connection to the member that the hello names. Closes the connection if there is
+    /// no such member.
+    fn accept_survivor(&self, hello: SurvivorHello, stream: SocketStream) {
         if let Some(member) = self.member((hello.group, hello.to)) {
-            member.survivors.accept(hello, stream);
+            member.accept_survivor(hello, stream);
         }
     }
 }
@@ -403,15 +447,4 @@ fn timeout_error(deadline: &Deadline) -> Error {
     let ms = deadline.elapsed().as_millis();
     let message = format!("no link to it was made within {ms} ms");
     Error::new(ErrorKind::Timeout, message)
-}
-
-/// Checks that the process at the other end of a connection belongs to this user or to root.
-/// Returns false, with a log line, if not.
-pub(super) fn is_of_trusted_user(stream: &UnixStream) -> bool {
-    let checked = unix::peer_credentials(stream).and_then(|(_, uid)| link::check_user(uid));
-    checked
-        .inspect_err(|error| {
-            crate::log!(LogLevel::Warn, "dropped an unexpected connection: {error}");
-        })
-        .is_ok()
 }

@@ -154,6 +154,7 @@ impl SegmentSetup<'_> {
     fn wait_for_link(&self, index: Rank, process: Nonce) -> Result<Arc<NeighbourLink>> {
         let name = self.name(index);
         let missing = || format!("waiting on this host for {name}");
+        let _awaited = self.member.await_link(process);
         self.wait(self.member.links_changed(), missing, || {
             if let Some(link) = self.member.find_link(process) {
                 return Some(Ok(link));
@@ -196,6 +197,7 @@ impl SegmentSetup<'_> {
     ) -> Result<T> {
         let name = self.name(*index);
         let describe = || format!("{name}: {step}");
+        self.member.await_frames_of(peer.rank);
         self.wait(self.member.setup_changed(), describe, || {
             // Check for a loss first: a peer may send the event before it is lost.
             let loss = self.member.setup_loss(peer);
@@ -360,6 +362,7 @@ mod tests {
             drop(member.connect(process, &deadline).unwrap());
         }
         let first = SetupPeer { process, rank: 0, route: PeerRoute::SameProcess };
+        member.await_frames_of(0);
         let arrived = || member.take_segment(&first);
         let policy = WaitPolicy::SLEEP_SOON;
         drop(wait_until(member.setup_changed(), policy, &deadline, || None, arrived).unwrap());
