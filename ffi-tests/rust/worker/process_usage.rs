@@ -16,8 +16,8 @@ pub(super) fn report_memory() -> CommandOutcome {
     (0, message.to_string())
 }
 
-/// Returns the allocated bytes of all segments: of those with a descriptor, and of those that are
-/// only mapped. Each segment counts once; an untouched page does not count.
+/// Returns the allocated bytes of all segments that this process has mapped or holds a descriptor
+/// of. Each segment counts once; an untouched page does not count.
 fn shared_segment_bytes() -> u64 {
     let mut bytes = BTreeMap::new();
     for line in fs::read_to_string("/proc/self/maps").unwrap().lines() {

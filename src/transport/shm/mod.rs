@@ -12,6 +12,8 @@ mod domain_state;
 mod heartbeat_monitor;
 mod peer_events;
 mod segment_setup;
+#[cfg(test)]
+mod segment_setup_tests;
 
 pub use segment_setup::{ShmJoinConfig, ShmMember, join};
 

@@ -186,7 +186,8 @@ mod tests {
         check_notifications(pair_with([Arc::clone(&registry), registry]));
     }
 
-    fn check_notifications((notifier, listening): (ShmDomain, ShmDomain)) {
+    fn check_notifications(domains: (ShmDomain, ShmDomain)) {
+        let (notifier, listening) = domains;
         let slow = Arc::new(Slow::default());
         let listener: Arc<dyn DoorbellListener> = slow.clone();
         listening.add_listener(Arc::downgrade(&listener));
