@@ -6,13 +6,16 @@ use super::toolchain::{Compiler, run};
 
 /// Runs `groups.c` on processes with this descriptor limit for each (an option of `ulimit`).
 fn groups_between_processes(what: &str, ranks: u32, descriptors: &str) {
+    run_groups(what, &format!("--nproc_per_node {ranks}"), descriptors);
+}
+
+/// Runs `groups.c` under distrun with these options.
+fn run_groups(what: &str, options: &str, descriptors: &str) {
     let Some(compiler) = Compiler::find() else { return };
-    let mode = what.split(' ').next().unwrap_or(what);
-    let program = compiler.program(&format!("groups_{mode}_{ranks}"), &["groups.c"]);
-    let line = format!(
-        "ulimit {descriptors}; exec {DISTRUN} --nproc_per_node {ranks} {} {what}",
-        program.display()
-    );
+    let name = what.replace(' ', "_");
+    let program = compiler.program(&format!("groups_of_{name}"), &["groups.c"]);
+    let line =
+        format!("ulimit {descriptors}; exec {DISTRUN} {options} {} {what}", program.display());
     run(&["sh", "-c", &line], LONG_LIMIT).expect_success();
 }
 
@@ -40,5 +43,7 @@ fn thousand_groups_of_eight_need_no_descriptors() {
 #[test]
 #[ignore = "starts 512 processes: the number that is promised"]
 fn world_of_512_ranks_fits_into_1024_descriptors() {
-    groups_between_processes("world", 512, "-Sn 1024");
+    // The proof of a secret has a time limit of its own, which so many processes without
+    // optimisation exceed on a few cores.
+    run_groups("world", "--nproc_per_node 512 --no-secret", "-Sn 1024");
 }
