@@ -73,7 +73,8 @@ impl DescriptorBlock {
 
     fn claim(&'static self, fd: RawFd) -> Option<&'static AtomicI32> {
         let claim = |entry: &&AtomicI32| {
-            entry.compare_exchange(UNUSED, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            entry.load(Ordering::Relaxed) == UNUSED
+                && entry.compare_exchange(UNUSED, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         self.entries.iter().find(claim)
     }

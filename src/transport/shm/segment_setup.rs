@@ -29,6 +29,7 @@ use crate::transport::region::{Region, RegionGeometry};
 use crate::transport::{HeartbeatConfig, PeerName};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, pause, wait_until};
+use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,28 +142,40 @@ impl SegmentSetup<'_> {
             };
             self.peers.push((index, SetupPeer { process, rank: name.rank, route }));
         }
-        for (index, process) in awaited {
-            let route = PeerRoute::Link(self.wait_for_link(index, process)?);
-            let rank = self.name(index).rank;
+        for (&(index, process), link) in awaited.iter().zip(self.wait_for_links(&awaited)?) {
+            let (rank, route) = (self.name(index).rank, PeerRoute::Link(link));
             self.peers.push((index, SetupPeer { process, rank, route }));
         }
         self.peers.sort_by_key(|&(index, _)| index);
         Ok(())
     }
 
-    /// Waits for the link that another process makes.
-    fn wait_for_link(&self, index: Rank, process: Nonce) -> Result<Arc<NeighbourLink>> {
-        let name = self.name(index);
-        let missing = || format!("waiting on this host for {name}");
-        let _awaited = self.member.await_link(process);
-        self.wait(self.member.links_changed(), missing, || {
-            if let Some(link) = self.member.find_link(process) {
-                return Some(Ok(link));
+    /// Waits for the links that other processes make. This is one wait and not one for each link,
+    /// because each wait polls before it sleeps.
+    fn wait_for_links(&self, awaited: &[(Rank, Nonce)]) -> Result<Vec<Arc<NeighbourLink>>> {
+        let member = self.member;
+        let (found, mut wakeup) = (RefCell::new(Vec::new()), None);
+        let missing = || {
+            let index = awaited.get(found.borrow().len()).map(|&(index, _)| index);
+            let name = index.map(|index| self.name(index).to_string());
+            format!("waiting on this host for {}", name.unwrap_or_default())
+        };
+        self.wait(member.links_changed(), missing, || {
+            let mut found = found.borrow_mut();
+            while let Some(&(index, process)) = awaited.get(found.len()) {
+                // Register for the wakeup before the check, so that no change is missed.
+                wakeup.get_or_insert_with(|| member.await_link(process));
+                let Some(link) = member.find_link(process) else {
+                    let pid = member.ended_pid(process)?;
+                    let is_gone = pid == self.name(index).pid && process_status::is_gone(pid, None);
+                    return is_gone.then(|| Err(self.death_error(index)));
+                };
+                found.push(link);
+                wakeup = None;
             }
-            let pid = self.member.ended_pid(process)?;
-            let is_gone = pid == name.pid && process_status::is_gone(pid, None);
-            is_gone.then(|| Err(self.death_error(index)))
-        })?
+            Some(Ok(()))
+        })??;
+        Ok(found.into_inner())
     }
 
     /// Waits until `ready` returns a value. `describe` names the awaited event.
