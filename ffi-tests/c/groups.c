@@ -4,13 +4,24 @@
  *
  *     groups             ranks are threads
  *     groups processes   this process is one of four processes of a launcher
- *     groups exhaust     as processes; creates groups until no descriptor is left
+ *     groups exhaust     as processes; creates a group while a rank has no descriptor left
+ *     groups many N      as processes; creates N groups, which need no descriptor
+ *     groups world       as processes; uses the world once
  */
+#define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #define RANKS 4
-/* More groups than any descriptor limit of a test allows. */
-#define MAX_GROUPS 20000
+/* More descriptors than any limit of a test allows. */
+#define MAX_DESCRIPTORS 20000
+/* The maximum number of groups that a process has at the same time. */
+#define MAX_GROUPS 1000
+/* The descriptors of a process for other purposes than its neighbours. */
+#define OTHER_DESCRIPTORS 40
 
 struct rank {
     dist_store_t *store;
@@ -147,30 +158,96 @@ static void run_threads(void)
     CHECK_OK(dist_store_release(store));
 }
 
-/* Beyond the limit every rank gets an error that names the limit, and the existing groups stay
- * usable. */
-static void check_group_limit(const struct rank *me)
+/* Returns the number of open descriptors of this process. */
+static int open_descriptors(void)
 {
-    static dist_group_t *groups[MAX_GROUPS];
-    dist_status_t status = DIST_OK;
-    int n;
-    int i;
-    for (n = 0; n < MAX_GROUPS; n++) {
-        status = dist_group_split(dist_world(), 0, 0, NULL, &groups[n]);
-        if (status != DIST_OK) {
+    struct rlimit limit;
+    int count = 0;
+    int fd;
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (fd = 0; fd < (int)limit.rlim_cur; fd++) {
+        count += fcntl(fd, F_GETFD) >= 0;
+    }
+    return count;
+}
+
+/* If this rank or the creator of the group's memory has no descriptor left, every rank gets an
+ * error that names the limit. The existing groups stay usable, and the next group can be made. */
+static void check_exhausted_rank(int exhausted, const struct rank *me)
+{
+    static int descriptors[MAX_DESCRIPTORS];
+    dist_group_t *first = NULL;
+    dist_group_t *group = NULL;
+    dist_status_t status;
+    int n = 0;
+    REQUIRE_OK(dist_group_split(dist_world(), 0, 0, NULL, &first));
+    while (me->rank == exhausted && n < MAX_DESCRIPTORS) {
+        descriptors[n] = dup(0);
+        if (descriptors[n] < 0) {
             break;
         }
+        n++;
     }
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
+    status = dist_group_split(dist_world(), 0, 0, NULL, &group);
     CHECK(status == DIST_ERR_SYSTEM || status == DIST_ERR_PEER_FAILED);
     CHECK_MESSAGE("ulimit -n");
-    CHECK(n > 0);
-    printf("rank %d has %d groups: %s\n", me->rank, n, dist_last_error());
-    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
-    for (i = 0; i < n; i++) {
-        CHECK_OK(dist_barrier(groups[i], NULL, NULL));
-        CHECK_OK(dist_group_release(groups[i]));
+    printf("rank %d: %s\n", me->rank, dist_last_error());
+    while (n > 0) {
+        close(descriptors[--n]);
     }
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
+    CHECK_OK(dist_barrier(first, NULL, NULL));
+    REQUIRE_OK(dist_group_split(dist_world(), 0, 0, NULL, &group));
+    CHECK_OK(dist_barrier(group, NULL, NULL));
+    CHECK_OK(dist_group_release(group));
+    CHECK_OK(dist_group_release(first));
+}
+
+/* A process needs one descriptor for each other process of the host. */
+static void check_world(const struct rank *me)
+{
+    const int ranks = dist_get_world_size(me->world);
+    float one = 1;
+    float sum = 0;
+    CHECK_OK(dist_all_reduce(me->world, &one, &sum, 1, DIST_F32, DIST_SUM, NULL, NULL));
+    CHECK(sum == (float)ranks);
+    CHECK(open_descriptors() <= ranks + OTHER_DESCRIPTORS);
+    if (me->rank < 2) {
+        printf("rank %d of %d has %d descriptors\n", me->rank, ranks, open_descriptors());
+    }
+}
+
+/* A process needs descriptors for its neighbours and not for its groups. */
+static void check_many_groups(int count, const struct rank *me)
+{
+    static dist_group_t *groups[MAX_GROUPS];
+    const int ranks = dist_get_world_size(me->world);
+    int before = open_descriptors();
+    int n;
+    float one = 1;
+    float sum;
+    REQUIRE(count > 0 && count <= MAX_GROUPS);
+    check_world(me);
+    for (n = 0; n < count; n++) {
+        REQUIRE_OK(dist_group_split(dist_world(), 0, 0, NULL, &groups[n]));
+    }
+    /* The first use of a group needs no descriptor either. */
+    for (n = 0; n < count; n += 10) {
+        sum = 0;
+        CHECK_OK(dist_all_reduce(groups[n], &one, &sum, 1, DIST_F32, DIST_SUM, NULL, NULL));
+        CHECK(sum == (float)ranks);
+        CHECK_OK(me->rank == 0 ? dist_send(groups[n], &one, 1, DIST_F32, 1, 0, NULL, NULL) : DIST_OK);
+        CHECK_OK(me->rank == 1 ? dist_recv(groups[n], &sum, 1, DIST_F32, 0, 0, NULL, NULL, NULL) : DIST_OK);
+    }
+    CHECK(open_descriptors() <= before);
+    printf("rank %d has %d descriptors with %d groups\n", me->rank, open_descriptors(), count);
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
+    for (n = 0; n < count; n++) {
+        CHECK_OK(dist_group_release(groups[n]));
+    }
+    CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
+    CHECK(open_descriptors() <= before);
 }
 
 int main(int argc, char **argv)
@@ -184,7 +261,12 @@ int main(int argc, char **argv)
     me.world = dist_world();
     me.rank = dist_get_rank(me.world);
     if (strcmp(argv[1], "exhaust") == 0) {
-        check_group_limit(&me);
+        check_exhausted_rank(0, &me);
+        check_exhausted_rank(1, &me);
+    } else if (strcmp(argv[1], "world") == 0) {
+        check_world(&me);
+    } else if (strcmp(argv[1], "many") == 0) {
+        check_many_groups(argc > 2 ? atoi(argv[2]) : 0, &me);
     } else {
         run_all_checks(&me);
     }

@@ -7,6 +7,8 @@
 mod interface;
 #[path = "ctests/layout.rs"]
 mod layout;
+#[path = "ctests/process_groups.rs"]
+mod process_groups;
 mod program_paths;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
@@ -290,27 +292,6 @@ fn run_under_valgrind(program: &Path, arguments: &[&str]) -> ProgramOutcome {
         program.to_str().expect("a path in UTF-8"),
     ];
     run(&[&words[..], arguments].concat(), LIMIT_UNDER_VALGRIND)
-}
-
-/// Runs `groups.c` on four processes with this descriptor limit for each.
-fn groups_between_processes(what: &str, descriptors: u32) {
-    let Some(compiler) = Compiler::find() else { return };
-    let program = compiler.program(&format!("groups_{what}"), &["groups.c"]);
-    let line = format!(
-        "ulimit -n {descriptors}; exec {DISTRUN} --nproc_per_node 4 {} {what}",
-        program.display()
-    );
-    run(&["sh", "-c", &line], LIMIT).expect_success();
-}
-
-#[test]
-fn groups_of_processes() {
-    groups_between_processes("processes", 1024);
-}
-
-#[test]
-fn more_groups_than_descriptors() {
-    groups_between_processes("exhaust", 200);
 }
 
 macro_rules! leaks {

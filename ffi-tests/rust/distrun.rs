@@ -77,6 +77,38 @@ fn ranks_get_the_environment_that_torchrun_gives() {
     }
 }
 
+/// Runs distrun with 20 ranks that print their limit of open files, in a shell with these limits.
+fn run_with_limits(limits: &str) -> FinishedProgram {
+    let mut command = Command::new("sh");
+    let line = format!("{limits}; exec {DISTRUN} --nproc_per_node 20 sh -c 'ulimit -n'");
+    command.args(["-c", &line]);
+    RunningProgram::start(command, |_| {}).wait()
+}
+
+#[test]
+fn soft_limit_of_open_files_is_raised_for_ranks() {
+    let ended = run_with_limits("ulimit -Hn 800; ulimit -Sn 50");
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    for rank in 0..20 {
+        let lines = lines_of_rank(&ended.stdout, rank);
+        let limit: u64 = lines[0].parse().unwrap();
+        assert!((100..=800).contains(&limit), "{limit}");
+    }
+    // A sufficient limit stays as it is.
+    let ended = run_with_limits("ulimit -Sn 777");
+    assert_eq!(lines_of_rank(&ended.stdout, 0), ["777"]);
+}
+
+#[test]
+fn low_hard_limit_of_open_files_is_refused() {
+    let ended = run_with_limits("ulimit -n 100");
+    assert_ne!(ended.status, 0);
+    assert!(ended.stdout.is_empty(), "{}", ended.stdout);
+    for word in ["20 ranks", "need 120 open files", "ulimit -Hn 120"] {
+        assert!(ended.stderr.contains(word), "{}", ended.stderr);
+    }
+}
+
 #[test]
 fn omp_num_threads_is_set_only_for_several_ranks() {
     let job = start_with(&["--nproc-per-node", "2", "env"], |command| {

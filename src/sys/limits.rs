@@ -42,9 +42,20 @@ pub fn max_file_bytes() -> Result<u64> {
 /// # Errors
 /// `System`.
 pub fn raise_max_open_files() -> Result<u64> {
+    raise_max_open_files_to(u64::MAX)
+}
+
+/// Raises the soft limit of open files to `wanted`, or to the hard limit if that is lower, and
+/// returns the new limit. Does not lower the limit. Only a program may call this function, as for
+/// [`raise_max_open_files`]; its child processes inherit the limit.
+///
+/// # Errors
+/// `System`.
+pub fn raise_max_open_files_to(wanted: u64) -> Result<u64> {
     let mut limit = read(libc::RLIMIT_NOFILE)?;
-    if limit.rlim_cur < limit.rlim_max {
-        limit.rlim_cur = limit.rlim_max;
+    let wanted = wanted.min(limit.rlim_max);
+    if limit.rlim_cur < wanted {
+        limit.rlim_cur = wanted;
         // SAFETY: the call reads one structure, which is on this stack.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
             return Err(Error::system("setrlimit(RLIMIT_NOFILE)", io::Error::last_os_error()));
@@ -73,6 +84,7 @@ mod tests {
         let shown = line.split_whitespace().nth(3).unwrap();
         let before = max_open_files().unwrap();
         assert!(shown == "unlimited" || shown == before.to_string(), "{shown}, {before}");
+        assert_eq!(raise_max_open_files_to(1).unwrap(), before);
         assert!(raise_max_open_files().unwrap() >= before);
     }
 

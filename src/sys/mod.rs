@@ -8,6 +8,7 @@ pub mod cma;
 pub mod eventfd;
 pub mod file;
 pub mod fork;
+pub mod fork_descriptors;
 pub mod futex;
 pub mod host;
 pub mod library;

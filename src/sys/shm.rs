@@ -46,24 +46,23 @@ impl Segment {
         Self::map(file, len)
     }
 
-    /// Allocates the pages of a range of whole pages, and maps them if the kernel can, so that
-    /// their first access causes no page faults. Does not check the available memory again:
-    /// [`Segment::create_sparse`] has checked it for the whole segment.
+    /// Returns the mapping, and the descriptor to pass it to other processes. The mapping does not
+    /// need the descriptor, except on kernels older than 5.14.
     ///
     /// # Errors
-    /// `OutOfMemory` with the size, or `System`.
-    ///
-    /// # Panics
-    /// If the range is outside of the segment.
-    pub fn reserve(&self, offset: usize, len: usize) -> Result<()> {
-        assert!(len <= self.len() && offset <= self.len() - len, "{offset} + {len} bytes");
-        allocate(&self.file, offset, len, REMEDY)?;
-        let start = self.as_mut_ptr().wrapping_add(offset).cast();
-        // The advice only makes the first access cheaper; older kernels do not support it.
-        // SAFETY: the range is mapped and owned by this object; the advice does not change its
-        // content.
-        unsafe { libc::madvise(start, len, libc::MADV_POPULATE_WRITE) };
-        Ok(())
+    /// `System`.
+    pub fn into_mapping(self) -> Result<(SegmentMapping, OwnedFd)> {
+        let Self { file, map } = self;
+        // An empty range tells only whether the kernel knows the advice.
+        let can_populate = populate(map.as_mut_ptr(), 0).is_ok();
+        let kept = match can_populate {
+            true => None,
+            false => {
+                let copy = file.try_clone();
+                Some(copy.map_err(|cause| Error::system("duplicating a descriptor", cause))?)
+            }
+        };
+        Ok((SegmentMapping { map, file: kept }, file.into()))
     }
 
     /// Maps a segment whose descriptor came from another process. The descriptor must be that of a
@@ -112,6 +111,76 @@ impl Segment {
             Error::system(format_args!("mapping a shared segment of {len} bytes"), cause)
         })?;
         Ok(Self { file, map })
+    }
+}
+
+/// The mapping of a shared memory segment.
+#[derive(Debug)]
+pub struct SegmentMapping {
+    map: MmapRaw,
+    /// The descriptor, on kernels that allocate the pages of a mapping only through it.
+    file: Option<File>,
+}
+
+impl SegmentMapping {
+    /// Returns the address of the first byte.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    /// Returns the length in bytes.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Returns true for an empty segment, which [`Segment::create`] never returns.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Allocates the pages of a range of whole pages, and maps them if the kernel can, so that
+    /// their first access causes no page faults. Does not check the available memory again:
+    /// [`Segment::create_sparse`] has checked it for the whole segment.
+    ///
+    /// # Errors
+    /// `OutOfMemory` with the size, or `System`.
+    ///
+    /// # Panics
+    /// If the range is outside of the segment.
+    pub fn reserve(&self, offset: usize, len: usize) -> Result<()> {
+        assert!(len <= self.len() && offset <= self.len() - len, "{offset} + {len} bytes");
+        if let Some(file) = &self.file {
+            return allocate(file, offset, len, REMEDY);
+        }
+        populate(self.as_mut_ptr().wrapping_add(offset), len).map_err(|cause| {
+            // The kernel reports EFAULT if an access to the pages would cause a SIGBUS, because
+            // there is no memory for them.
+            match cause.raw_os_error() {
+                Some(libc::EFAULT | libc::ENOMEM) => {
+                    out_of_memory(len, &cause, REMEDY).with_source(cause)
+                }
+                _ => Error::system("allocating shared memory", cause),
+            }
+        })
+    }
+}
+
+/// Allocates and maps the pages of a range of whole pages in a shared mapping. Does not change the
+/// content of pages that exist.
+///
+/// # Errors
+/// The error of the system; `InvalidInput` if the kernel is older than 5.14.
+fn populate(start: *mut u8, len: usize) -> std::io::Result<()> {
+    loop {
+        // SAFETY: the caller owns the mapped range; the advice does not change its content.
+        if unsafe { libc::madvise(start.cast(), len, libc::MADV_POPULATE_WRITE) } == 0 {
+            return Ok(());
+        }
+        let cause = std::io::Error::last_os_error();
+        // The kernel returns EAGAIN or EINTR in states that pass.
+        if !matches!(cause.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
+            return Err(cause);
+        }
     }
 }
 
@@ -279,13 +348,32 @@ mod tests {
     #[test]
     fn unreserved_pages_take_no_memory() {
         let segment = Segment::create_sparse(1 << 20, 8192).unwrap();
-        let taken = || segment.file.metadata().unwrap().blocks() * 512;
+        let (mapping, file) = segment.into_mapping().unwrap();
+        let file = File::from(file);
+        let taken = || file.metadata().unwrap().blocks() * 512;
         assert_eq!(taken(), 8192);
-        segment.reserve(256 << 10, 64 << 10).unwrap();
+        mapping.reserve(256 << 10, 64 << 10).unwrap();
         assert_eq!(taken(), 8192 + (64 << 10));
         // Reserve the whole segment, including the reserved pages.
-        segment.reserve(0, segment.len()).unwrap();
+        mapping.reserve(0, mapping.len()).unwrap();
         assert_eq!(taken(), 1 << 20);
+        // The way of older kernels, with the descriptor.
+        let other = Segment::create_sparse(1 << 20, 4096).unwrap();
+        let (mapping, file) = other.into_mapping().unwrap();
+        let (copy, file) = (file.try_clone().unwrap(), File::from(file));
+        let mapping = SegmentMapping { file: Some(copy.into()), ..mapping };
+        mapping.reserve(256 << 10, 64 << 10).unwrap();
+        assert_eq!(file.metadata().unwrap().blocks() * 512, 4096 + (64 << 10));
+    }
+
+    #[test]
+    fn reserving_keeps_the_content() {
+        let (mapping, _file) = Segment::create(8192).unwrap().into_mapping().unwrap();
+        // SAFETY: the mapping is 8192 bytes long, and only this thread uses it.
+        unsafe { mapping.as_mut_ptr().wrapping_add(5000).write(9) };
+        mapping.reserve(0, 8192).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.as_mut_ptr().wrapping_add(5000).read() }, 9);
     }
 
     #[test]

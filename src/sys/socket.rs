@@ -232,6 +232,12 @@ pub fn is_resource_shortage(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
+/// Returns whether a descriptor could not be sent because too many descriptors are under way
+/// between processes.
+pub fn has_too_many_in_flight(cause: &io::Error) -> bool {
+    cause.raw_os_error() == Some(libc::ETOOMANYREFS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

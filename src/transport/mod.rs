@@ -32,6 +32,7 @@ mod layout;
 pub mod matching;
 #[cfg(all(test, loom))]
 mod models;
+pub mod neighbour;
 pub mod op_kind;
 pub mod point_to_point;
 pub mod presence;

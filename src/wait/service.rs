@@ -1,5 +1,6 @@
 //! The service thread; a process has at most one. It watches descriptors (for example sockets that
-//! show whether a peer lives, and listening sockets) and alarms, and calls the registered handlers.
+//! show whether a peer lives, and listening sockets) and alarms, runs tasks that other threads
+//! start, and calls the registered handlers.
 //!
 //! The thread starts with the first registration and ends when no registration is left. It calls
 //! one handler at a time, and a handler must not block. A panic in a handler is caught and logged.
@@ -7,14 +8,14 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::log::LogLevel;
+use crate::sys::eventfd::EventFd;
 use crate::sys::poll::{Interest, PollEvent, PollEvents, Poller};
-use crate::sys::{host, thread, unix};
+use crate::sys::{host, thread};
 use crate::wait::io;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -64,11 +65,26 @@ pub struct Alarm {
     id: u64,
 }
 
+/// Runs when another thread starts it.
+pub(super) trait TaskHandler: Send + Sync + Debug {
+    /// Called on the service thread after [`TaskRegistration::start`].
+    fn on_start(&self);
+}
+
+/// The registration of a task. Dropping it ends the registration; a run that has begun finishes.
+#[derive(Debug)]
+pub(super) struct TaskRegistration {
+    id: u64,
+}
+
 #[derive(Debug)]
 struct ServiceState {
     next_id: u64,
     handlers: BTreeMap<u64, Arc<dyn DescriptorHandler>>,
     alarms: BTreeMap<u64, AlarmEntry>,
+    tasks: BTreeMap<u64, Arc<dyn TaskHandler>>,
+    /// The tasks that were started and have not run since.
+    started_tasks: Vec<u64>,
     /// The running service thread, if any.
     thread: Option<ServiceThread>,
 }
@@ -84,21 +100,21 @@ struct AlarmEntry {
 #[derive(Clone, Debug)]
 struct ServiceThread {
     poller: Arc<Poller>,
-    /// A byte on this socket wakes the thread. It then computes the next alarm again, and ends if
-    /// no registration is left.
-    wake_socket: Arc<UnixStream>,
+    /// Raising this flag wakes the thread. It then runs the started tasks, computes the next alarm
+    /// again, and ends if no registration is left.
+    wake_flag: Arc<EventFd>,
     /// The process that started the thread. After a fork, the child has a copy of this state but no
     /// thread.
     pid: u32,
 }
 
-/// The number by which the poller reports the wake-up socket. Registrations have the numbers from 1
+/// The number by which the poller reports the wake-up flag. Registrations have the numbers from 1
 /// on, which never reach it.
 const WAKE_TOKEN: u64 = u64::MAX;
 
 thread_local! {
-    /// True on the service thread. That thread computes the next alarm after each round of handler
-    /// calls, so it need not wake itself.
+    /// True on the service thread. After each round of handler calls, that thread runs the started
+    /// tasks and computes the next alarm, so it need not wake itself.
     static IS_SERVICE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -109,6 +125,8 @@ static SERVICE: Mutex<ServiceState> = Mutex::new(ServiceState {
     next_id: 0,
     handlers: BTreeMap::new(),
     alarms: BTreeMap::new(),
+    tasks: BTreeMap::new(),
+    started_tasks: Vec::new(),
     thread: None,
 });
 
@@ -116,7 +134,7 @@ static SERVICE: Mutex<ServiceState> = Mutex::new(ServiceState {
 /// run.
 ///
 /// # Errors
-/// `System` if the thread or its wake-up socket cannot be created, or if the descriptor cannot be
+/// `System` if the thread or its wake-up flag cannot be created, or if the descriptor cannot be
 /// watched.
 pub fn watch(handler: Arc<dyn DescriptorHandler>) -> Result<DescriptorWatch> {
     let mut service = lock();
@@ -131,13 +149,25 @@ pub fn watch(handler: Arc<dyn DescriptorHandler>) -> Result<DescriptorWatch> {
 /// Creates an alarm that is off. Starts the service thread if it does not run.
 ///
 /// # Errors
-/// `System` if the thread or its wake-up socket cannot be created.
+/// `System` if the thread or its wake-up flag cannot be created.
 pub fn alarm(handler: Arc<dyn AlarmHandler>) -> Result<Alarm> {
     let mut service = lock();
     service.ensure_thread()?;
     let id = service.new_id();
     service.alarms.insert(id, AlarmEntry { handler, due: None });
     Ok(Alarm { id })
+}
+
+/// Registers a task. Starts the service thread if it does not run.
+///
+/// # Errors
+/// `System` if the thread or its wake-up flag cannot be created.
+pub(super) fn task(handler: Arc<dyn TaskHandler>) -> Result<TaskRegistration> {
+    let mut service = lock();
+    service.ensure_thread()?;
+    let id = service.new_id();
+    service.tasks.insert(id, handler);
+    Ok(TaskRegistration { id })
 }
 
 impl ServiceState {
@@ -149,6 +179,8 @@ impl ServiceState {
             None => {
                 self.handlers.clear();
                 self.alarms.clear();
+                self.tasks.clear();
+                self.started_tasks.clear();
                 Ok(self.thread.insert(start_thread()?).clone())
             }
         }
@@ -160,19 +192,19 @@ impl ServiceState {
     }
 
     fn is_idle(&self) -> bool {
-        self.handlers.is_empty() && self.alarms.is_empty()
+        self.handlers.is_empty() && self.alarms.is_empty() && self.tasks.is_empty()
     }
 
     /// Wakes the service thread.
     fn wake(&self) {
-        if let Some(running) = &self.thread {
-            // A full socket means that a wake-up is already pending.
-            drop(unix::send(&running.wake_socket, &[1], None));
-        }
+        self.thread.iter().for_each(|running| running.wake_flag.raise());
     }
 
-    /// Returns the time until the next alarm.
-    fn time_to_next_alarm(&self) -> Option<Duration> {
+    /// Returns the time until the next alarm, or 0 if a task is started.
+    fn time_to_next_call(&self) -> Option<Duration> {
+        if !self.started_tasks.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let next = self.alarms.values().filter_map(|clock| clock.due).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -232,6 +264,31 @@ impl Alarm {
     }
 }
 
+impl TaskRegistration {
+    /// Makes the service thread run the task once.
+    pub(super) fn start(&self) {
+        let mut service = lock();
+        service.started_tasks.push(self.id);
+        if !IS_SERVICE.get() {
+            service.wake();
+        }
+    }
+}
+
+impl Drop for TaskRegistration {
+    fn drop(&mut self) {
+        let mut service = lock();
+        let task = service.tasks.remove(&self.id);
+        if service.is_idle() {
+            service.wake();
+        }
+        drop(service);
+        // Drop the task after the lock is released: it may own other registrations, whose drop
+        // takes the lock.
+        drop(task);
+    }
+}
+
 impl Drop for Alarm {
     fn drop(&mut self) {
         let mut service = lock();
@@ -275,24 +332,24 @@ fn lock() -> MutexGuard<'static, ServiceState> {
 }
 
 fn start_thread() -> Result<ServiceThread> {
-    let (ours, theirs) = unix::pair()?;
+    let wake_flag = Arc::new(EventFd::new()?);
     let poller = Arc::new(Poller::new()?);
-    let added = poller.add(theirs.as_fd(), WAKE_TOKEN, Interest::READ);
+    let added = poller.add(wake_flag.as_fd(), WAKE_TOKEN, Interest::READ);
     added.map_err(|cause| Error::system("watching a descriptor", cause))?;
-    let running = ServiceThread { poller, wake_socket: Arc::new(ours), pid: host::pid() };
-    let poller = Arc::clone(&running.poller);
+    let running = ServiceThread { poller, wake_flag, pid: host::pid() };
+    let ServiceThread { poller, wake_flag, .. } = running.clone();
     // The thread is detached. It ends by itself after the last registration is removed.
-    drop(thread::spawn("dist-service", move || run_thread(&poller, &theirs))?);
+    drop(thread::spawn("dist-service", move || run_thread(&poller, &wake_flag))?);
     Ok(running)
 }
 
 /// The main loop of the service thread: waits for a descriptor, an alarm or a wake-up, and calls
 /// the handlers, until no registration is left.
-fn run_thread(poller: &Arc<Poller>, wake: &UnixStream) {
+fn run_thread(poller: &Arc<Poller>, wake_flag: &EventFd) {
     IS_SERVICE.set(true);
     let mut events = PollEvents::with_capacity(EVENTS_PER_POLL);
     loop {
-        let limit = lock().time_to_next_alarm();
+        let limit = lock().time_to_next_call();
         if let Err(cause) = io::wait_for_events(poller, &mut events, limit) {
             crate::log!(LogLevel::Error, "the service thread cannot wait: {cause}");
             lock().thread = None;
@@ -300,26 +357,32 @@ fn run_thread(poller: &Arc<Poller>, wake: &UnixStream) {
         }
         for event in events.iter() {
             if event.token == WAKE_TOKEN {
-                let mut bytes = [0; 64];
-                while unix::receive(wake, &mut bytes).is_ok_and(|(got, _)| got == bytes.len()) {}
+                wake_flag.clear();
             } else {
                 dispatch_event(event);
             }
         }
         let due = lock().take_due_alarms();
         for handler in due {
-            if catch_unwind(AssertUnwindSafe(|| handler.on_alarm())).is_err() {
-                crate::log!(
-                    LogLevel::Error,
-                    "a callback of the service thread panicked: {handler:?}"
-                );
-            }
+            call_handler(&handler, || handler.on_alarm());
+        }
+        let started = std::mem::take(&mut lock().started_tasks);
+        for id in started {
+            let task = lock().tasks.get(&id).cloned();
+            task.iter().for_each(|task| call_handler(task, || task.on_start()));
         }
         let mut service = lock();
         if service.is_idle() {
             service.thread = None;
             return;
         }
+    }
+}
+
+/// Calls a function of a handler, and logs a panic.
+fn call_handler(handler: &dyn Debug, call: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(call)).is_err() {
+        crate::log!(LogLevel::Error, "a callback of the service thread panicked: {handler:?}");
     }
 }
 
@@ -346,8 +409,10 @@ fn dispatch_event(event: PollEvent) {
 mod tests {
     use super::*;
     use crate::base::deadline::Deadline;
+    use crate::sys::unix;
     use crate::wait::doorbell::Doorbell;
     use crate::wait::{WaitPolicy, wait_until};
+    use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[derive(Debug)]

@@ -1,9 +1,8 @@
-//! [`ServiceTask`]: a task that any thread can start on the service thread at low cost.
+//! [`ServiceTask`]: a task that any thread can start on the service thread at low cost. It needs no
+//! descriptor.
 
-use super::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
+use super::service::{self, TaskHandler, TaskRegistration};
 use crate::base::error::Result;
-use crate::sys::eventfd::EventFd;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,12 +14,11 @@ type ServiceCallback = Box<dyn Fn() + Send + Sync>;
 #[derive(Debug)]
 pub struct ServiceTask {
     inner: Arc<ServiceTaskInner>,
-    /// Dropping this watch ends the registration, and so the runs of the task.
-    _watch: DescriptorWatch,
+    /// Dropping the registration ends the runs of the task.
+    registration: TaskRegistration,
 }
 
 struct ServiceTaskInner {
-    event: EventFd,
     /// Whether the task was woken and has not started since.
     is_pending: AtomicBool,
     task: ServiceCallback,
@@ -39,31 +37,24 @@ impl ServiceTask {
     /// `System`.
     pub fn new(task: impl Fn() + Send + Sync + 'static) -> Result<Self> {
         let is_pending = AtomicBool::new(false);
-        let inner =
-            Arc::new(ServiceTaskInner { event: EventFd::new()?, is_pending, task: Box::new(task) });
-        let watch = service::watch(inner.clone())?;
-        Ok(Self { inner, _watch: watch })
+        let inner = Arc::new(ServiceTaskInner { is_pending, task: Box::new(task) });
+        let registration = service::task(inner.clone())?;
+        Ok(Self { inner, registration })
     }
 
     /// Makes the service thread run the task. That run sees everything that the caller stored
     /// before this call.
     pub fn wake(&self) {
         if !self.inner.is_pending.swap(true, Ordering::AcqRel) {
-            self.inner.event.raise();
+            self.registration.start();
         }
     }
 }
 
-impl DescriptorHandler for ServiceTaskInner {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    fn on_readable(&self) -> WatchAction {
-        self.event.clear();
+impl TaskHandler for ServiceTaskInner {
+    fn on_start(&self) {
         self.is_pending.swap(false, Ordering::AcqRel);
         (self.task)();
-        WatchAction::Keep
     }
 }
 

@@ -16,18 +16,40 @@ pub(super) fn report_memory() -> CommandOutcome {
     (0, message.to_string())
 }
 
-/// Returns the allocated bytes of all segments. A segment with several descriptors counts once; an
-/// untouched page does not count.
+/// Returns the allocated bytes of all segments that this process has mapped or holds a descriptor
+/// of. Each segment counts once; an untouched page does not count.
 fn shared_segment_bytes() -> u64 {
-    let mut blocks = BTreeMap::new();
+    let mut bytes = BTreeMap::new();
+    for line in fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [range, _, _, _, inode, name, ..] = fields[..] else { continue };
+        if name.starts_with("/memfd:libdist") {
+            let (start, end) = range.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|it| usize::from_str_radix(it, 16).unwrap());
+            *bytes.entry(inode.parse().unwrap()).or_insert(0) += resident_bytes(start, end - start);
+        }
+    }
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
         let name = fs::read_link(entry.path()).unwrap_or_default();
         let is_segment = name.to_string_lossy().starts_with("/memfd:libdist");
         if let Some(found) = fs::metadata(entry.path()).ok().filter(|_| is_segment) {
-            blocks.insert(found.ino(), found.blocks());
+            bytes.insert(found.ino(), 512 * found.blocks());
         }
     }
-    512 * blocks.values().sum::<u64>()
+    bytes.values().sum()
+}
+
+/// Returns the number of bytes of a shared mapping whose pages exist, whether or not this process
+/// has touched them.
+fn resident_bytes(start: usize, len: usize) -> u64 {
+    const PAGE: usize = 4096;
+    let mut pages = vec![0_u8; len.div_ceil(PAGE)];
+    let address = std::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: the call writes one byte for each page of the range, and does not access the range.
+    let status = unsafe { libc::mincore(address, len, pages.as_mut_ptr()) };
+    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
+    let resident = pages.iter().filter(|&&page| page & 1 != 0).count();
+    u64::try_from(resident * PAGE).unwrap()
 }
 
 /// Reports the CPU time of all threads of this process in microseconds.

@@ -1,15 +1,15 @@
 //! The bootstrap of a native group, in six steps:
 //!
-//! 1. Each rank listens on a Unix socket for ranks of its node (the node socket), and the ranks
-//!    all-gather their [`NativePeerInfo`].
+//! 1. Each rank registers with the registry of its process, by which the ranks of its node reach
+//!    it ([`neighbour`](crate::transport::neighbour)), and the ranks all-gather their
+//!    [`NativePeerInfo`].
 //! 2. Each rank computes the same [`NativeGroupPlan`] from the peer infos of all ranks.
-//! 3. The ranks of a node join a shared region (the memory that they share) through their node
-//!    sockets.
+//! 3. The ranks of a node join a shared region (the memory that they share).
 //! 4. If there are several nodes, the ranks all-gather their network addresses and connect the
 //!    nodes.
 //! 5. Each rank reports that it has joined. This report contains its [`CmaCapability`].
 //! 6. Each rank creates its survivor endpoint, at which the surviving ranks reach it after a
-//!    failure of the group. The endpoint takes over the node socket.
+//!    failure of the group. The endpoint keeps the registration.
 
 use super::cores::are_oversubscribed;
 use super::peer_info::{NativePeerInfo, check_transport};
@@ -29,7 +29,8 @@ use crate::base::nodes::NodeMap;
 use crate::base::plural::Plural;
 use crate::transport::cma;
 use crate::transport::matching::MatchingEngine;
-use crate::transport::shm::{ShmJoinConfig, ShmListener, ShmMember};
+use crate::transport::neighbour::{NeighbourMember, ProcessAddress};
+use crate::transport::shm::{self, ShmJoinConfig, ShmMember};
 use crate::transport::survivor_rendezvous::{self, SurvivorEndpoint};
 use crate::transport::{
     Endpoint, HeartbeatConfig, HeartbeatTiming, PeerName, RegionGeometry, SharedDomain, inproc, tcp,
@@ -104,8 +105,8 @@ fn bootstrap_group(
     context: &GroupContext<'_>,
     exchange: &dyn BootstrapExchange,
 ) -> Result<NativeBackend> {
-    let node_listener = ShmListener::listen()?;
-    let own_info = NativePeerInfo::of_this_rank(node_listener.name(), context)?;
+    let registration = NeighbourMember::register(context.group, context.rank, context.size)?;
+    let own_info = NativePeerInfo::of_this_rank(&registration.socket_name(), context)?;
     let mut infos: Vec<NativePeerInfo> = exchange
         .all_gather("card", &own_info.encode(), &|| None)?
         .iter()
@@ -113,7 +114,7 @@ fn bootstrap_group(
         .map(|(rank, bytes)| NativePeerInfo::decode(bytes).ok_or_else(|| malformed_peer_info(rank)))
         .collect::<Result<_>>()?;
     let plan = NativeGroupPlan::compute(&infos, context.shown_ranks)?;
-    let (domain, node_transport) = plan.join_node(context, &infos, &node_listener, exchange)?;
+    let (domain, node_transport) = plan.join_node(context, &infos, &registration, exchange)?;
     let (mesh, reconnect_endpoint) =
         plan.connect_nodes(context, &infos, &domain, exchange)?.unzip();
     let reconnect_endpoint: Option<tcp::ReconnectEndpoint> = reconnect_endpoint.flatten();
@@ -133,7 +134,7 @@ fn bootstrap_group(
     let survivor_endpoint = Arc::new(plan.create_survivor_endpoint(
         context,
         &infos,
-        node_listener,
+        registration,
         reconnect_endpoint,
     )?);
     let transport = plan.transport_name(node_transport);
@@ -309,7 +310,7 @@ impl NativeGroupPlan {
         &self,
         context: &GroupContext<'_>,
         infos: &[NativePeerInfo],
-        node_listener: &ShmListener,
+        registration: &Arc<NeighbourMember>,
         exchange: &dyn BootstrapExchange,
     ) -> Result<(Arc<dyn SharedDomain>, &'static str)> {
         let (group, node) = (context.group, self.nodes.node_of(context.rank));
@@ -344,8 +345,8 @@ impl NativeGroupPlan {
         let heartbeat = self.heartbeat_config(context);
         let (peers, members, deadline) = (&peers, &members, context.deadline);
         let join_config = ShmJoinConfig { group, peers, members, me, deadline, vitals: heartbeat };
-        let domain = node_listener
-            .join(&join_config, geometry, self.wait_policy, &|| exchange.peer_failure())?;
+        let cancelled = || exchange.peer_failure();
+        let domain = shm::join(registration, &join_config, geometry, self.wait_policy, &cancelled)?;
         Ok((Arc::new(domain), "shm"))
     }
 
@@ -401,33 +402,32 @@ impl NativeGroupPlan {
     }
 
     /// Creates the endpoint at which the surviving ranks reach this rank after a failure of the
-    /// group. Ranks of the same node use the node socket of the bootstrap.
+    /// group. Ranks of the same node use the registration of the bootstrap.
     fn create_survivor_endpoint(
         &self,
         context: &GroupContext<'_>,
         infos: &[NativePeerInfo],
-        node_listener: ShmListener,
+        registration: Arc<NeighbourMember>,
         reconnect_endpoint: Option<tcp::ReconnectEndpoint>,
     ) -> Result<SurvivorEndpoint> {
         let own = self.nodes.node_of(context.rank);
         let member = |(rank, info): (Rank, &NativePeerInfo)| {
             let is_on_node = self.in_process || self.nodes.node_of(rank) == own;
-            let socket = || {
-                ShmListener::nonce_in_name(&info.socket).ok_or_else(|| malformed_peer_info(rank))
-            };
+            let process =
+                || ProcessAddress::registry(&info.socket).ok_or_else(|| malformed_peer_info(rank));
             Ok(survivor_rendezvous::SurvivorAddress {
                 nonce: info.rank_nonce,
-                socket: is_on_node.then(socket).transpose()?,
+                process: is_on_node.then(process).transpose()?,
             })
         };
         let members = infos.iter().enumerate().map(member).collect::<Result<_>>()?;
-        let (names, listener) = (Arc::clone(&self.names), node_listener.into_listener());
+        let names = Arc::clone(&self.names);
         Ok(SurvivorEndpoint::new(
             context.group,
             context.rank,
             names,
             members,
-            listener,
+            registration,
             reconnect_endpoint,
         ))
     }

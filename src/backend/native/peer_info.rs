@@ -39,7 +39,7 @@ pub(super) struct NativePeerInfo {
     pub(super) cookie_address: Option<u64>,
     /// A random number that identifies this rank.
     pub(super) rank_nonce: Nonce,
-    /// The name of the rank's Unix socket.
+    /// The name of the Unix socket of the rank's process.
     pub(super) socket: String,
     /// The cores that the rank may use.
     pub(super) cores: AllowedCores,
@@ -62,7 +62,8 @@ pub(super) struct NativePeerInfo {
 }
 
 impl NativePeerInfo {
-    /// Returns the peer info of this rank. `socket` is the name of its node socket. The settings
+    /// Returns the peer info of this rank. `socket` is the name of the socket of
+    /// its process. The settings
     /// come from the options of the group or from the environment.
     pub(super) fn of_this_rank(socket: &str, context: &GroupContext<'_>) -> Result<Self> {
         let options = NativeOptions::parse(context.options)?;

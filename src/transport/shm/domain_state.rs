@@ -3,20 +3,15 @@
 
 use crate::base::deadline::Deadline;
 use crate::base::ids::{GroupId, Rank};
-use crate::sys::unix;
+use crate::transport::neighbour::{FrameKind, NeighbourMember, PeerRoute};
 use crate::transport::region::Region;
 use crate::transport::{
     DoorbellListener, DoorbellListeners, HeartbeatConfig, PeerName, SharedDomain, heartbeat,
 };
 use crate::wait::service::Alarm;
 use crate::wait::{WaitPolicy, wait_until};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// The byte that a rank sends on a liveness socket as a wake request: the peer shall call its
-/// listeners.
-const WAKE_REQUEST: u8 = b'K';
 
 /// The state of a membership.
 #[derive(Debug)]
@@ -27,8 +22,10 @@ pub(super) struct ShmDomainShared {
     pub(super) peers: Arc<[PeerName]>,
     pub(super) wait_policy: WaitPolicy,
     pub(super) has_left: Vec<AtomicBool>,
-    /// The liveness sockets to all other ranks, in rank order. This rank has no entry.
-    pub(super) streams: Box<[UnixStream]>,
+    /// The routes to all other ranks, in rank order. This rank has no entry.
+    pub(super) routes: Box<[PeerRoute]>,
+    /// The registration of this rank with the registry of the process.
+    pub(super) member: Arc<NeighbourMember>,
     pub(super) listeners: DoorbellListeners,
     pub(super) vitals: HeartbeatConfig,
     /// The alarm on which the service thread increments this rank's heartbeat; `None` while this
@@ -37,9 +34,9 @@ pub(super) struct ShmDomainShared {
 }
 
 impl ShmDomainShared {
-    /// Returns the connection to another rank.
-    pub(super) fn stream(&self, peer: Rank) -> &UnixStream {
-        &self.streams[peer - usize::from(peer > self.rank)]
+    /// Returns the route to another rank.
+    pub(super) fn route(&self, peer: Rank) -> &PeerRoute {
+        &self.routes[peer - usize::from(peer > self.rank)]
     }
 
     /// Publishes a text about this process's activity, and wakes all ranks of the domain, because
@@ -78,9 +75,9 @@ impl SharedDomain for ShmDomainShared {
         if rank == self.rank {
             self.listeners.notify_all();
         } else if self.region.begin_wake_request(self.rank, rank) {
-            // An error of the send does not matter: a peer that is gone needs no request, and the
-            // socket always has room for the one pending request.
-            drop(unix::send(self.stream(rank), &[WAKE_REQUEST], None));
+            // An error of the send does not matter: a peer that is gone needs no request.
+            let to = self.peers[rank].rank;
+            drop(self.member.send(self.route(rank), FrameKind::Wake, to, None));
         }
     }
 

@@ -4,7 +4,6 @@
 //! counter stops, the domain fails.
 
 use super::domain_state::ShmDomainShared;
-use super::liveness_socket;
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
@@ -92,7 +91,7 @@ fn fail_for_silence(shared: &ShmDomainShared, silent: &[(Rank, Duration)]) {
     let error = match silent.first() {
         Some(&(rank, _)) => {
             let name = &shared.peers[rank];
-            let is_stopped = liveness_socket::is_stopped(shared.stream(rank), name.pid);
+            let is_stopped = shared.route(rank).link().is_some_and(|it| it.is_stopped(name.pid));
             let fault = if is_stopped { RankFault::Stopped } else { RankFault::Unreachable };
             error.with_culprit(name.rank).with_fault(fault)
         }

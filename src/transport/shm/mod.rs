@@ -1,38 +1,37 @@
 //! Ranks that are processes of one host: [`SharedDomain`] over one anonymous shared-memory
 //! segment.
 //!
-//! The lowest rank creates the segment and passes its descriptor to the other ranks over Unix
-//! sockets ([`segment_setup`]). After the setup, the sockets stay open as *liveness sockets*, one
-//! between each two ranks. If a peer dies, its end of the socket is closed, and this rank reads an
-//! end of file ([`liveness_socket`]). A peer that is only stopped keeps its socket open; the
-//! [`heartbeat_monitor`] detects such a peer. Neither the segment nor a socket has a name in a file
-//! system, so a crash leaves no file behind.
+//! The lowest rank creates the segment and passes its descriptor to the other ranks over the links
+//! of the process to its [neighbours](super::neighbour) ([`segment_setup`]). Once all ranks have
+//! mapped the segment, the domain has no descriptor. If the process of a peer dies, its link ends
+//! ([`peer_events`]). A peer that is only stopped keeps its link; the [`heartbeat_monitor`] detects
+//! such a peer. Neither the segment nor a socket has a name in a file system, so a crash leaves no
+//! file behind.
 
 mod domain_state;
 mod heartbeat_monitor;
-mod liveness_socket;
+mod peer_events;
 mod segment_setup;
+#[cfg(test)]
+mod segment_setup_tests;
 
-pub use segment_setup::{ShmJoinConfig, ShmListener, ShmMember};
+pub use segment_setup::{ShmJoinConfig, ShmMember, join};
 
 use super::region::{Region, RegionBacking};
 use super::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::ids::Rank;
-use crate::base::sync::lock;
-use crate::sys::shm::Segment;
+use crate::sys::shm::SegmentMapping;
+use crate::transport::neighbour::{NeighbourMember, PeerRoute};
 use crate::wait::WaitPolicy;
-use crate::wait::service::{self, DescriptorWatch};
 use domain_state::ShmDomainShared;
-use liveness_socket::LivenessSocket;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new segment is
 // zeroed.
 #[allow(unsafe_code, reason = "guarantees the validity of the mapping")]
-unsafe impl RegionBacking for Segment {
+unsafe impl RegionBacking for SegmentMapping {
     fn base(&self) -> *mut u8 {
         self.as_mut_ptr()
     }
@@ -50,28 +49,21 @@ unsafe impl RegionBacking for Segment {
 #[derive(Debug)]
 pub struct ShmDomain {
     shared: Arc<ShmDomainShared>,
-    /// The service thread's watches of the liveness sockets. They end before the liveness sockets
-    /// close.
-    watches: Mutex<Vec<DescriptorWatch>>,
 }
 
 impl ShmDomain {
-    /// Creates the membership of this rank. `streams` has the connection to each other rank.
+    /// Creates the membership of this rank. `routes` has the route to each other rank, in rank
+    /// order.
     fn new(
         region: Region,
         config: &ShmJoinConfig<'_>,
         wait_policy: WaitPolicy,
-        mut streams: Vec<(Rank, UnixStream)>,
+        member: &Arc<NeighbourMember>,
+        routes: Box<[PeerRoute]>,
     ) -> Result<Self> {
         let ShmJoinConfig { group, me: rank, vitals, .. } = *config;
         let peers = Arc::clone(config.peers);
         let has_left = peers.iter().map(|_| AtomicBool::new(false)).collect();
-        streams.sort_by_key(|&(peer, _)| peer);
-        let others = (0..peers.len()).filter(|&peer| peer != rank);
-        if !streams.iter().map(|&(peer, _)| peer).eq(others) {
-            return Err(Error::internal("not all ranks of the host are connected"));
-        }
-        let streams = streams.into_iter().map(|(_, stream)| stream).collect();
         let (listeners, heartbeat_alarm) = (DoorbellListeners::default(), Mutex::default());
         let shared = ShmDomainShared {
             group,
@@ -80,21 +72,17 @@ impl ShmDomain {
             peers,
             wait_policy,
             has_left,
-            streams,
+            routes,
+            member: Arc::clone(member),
             listeners,
             vitals,
             heartbeat_alarm,
         };
         let shared = Arc::new(shared);
-        let mut watches = Vec::new();
-        for socket in LivenessSocket::for_all_peers(&shared) {
-            watches.push(service::watch(socket.clone())?);
-            if let Some(death) = socket.exit_handler() {
-                watches.push(service::watch(death)?);
-            }
-        }
         // After this line, an error drops `domain`, so this rank leaves the domain.
-        let domain = Self { shared, watches: Mutex::new(watches) };
+        let domain = Self { shared };
+        member.hand_over(&domain.shared);
+        peer_events::check_links(&domain.shared);
         if let Some(timing) = vitals.timing {
             heartbeat_monitor::start(&domain.shared, timing)?;
         }
@@ -148,8 +136,5 @@ impl SharedDomain for ShmDomain {
     fn leave(&self) {
         self.shared.leave();
         heartbeat_monitor::stop(&self.shared);
-        let watches = std::mem::take(&mut *lock(&self.watches));
-        // Drop the watches outside the lock, because dropping a watch takes another lock.
-        drop(watches);
     }
 }

@@ -2,20 +2,20 @@
 //! group, nor its shared memory, nor the store.
 //!
 //! Every rank has a [`SurvivorEndpoint`] from the creation of its group on. The endpoint contains
-//! the Unix socket on which this rank accepted the other ranks of its node when the group was
-//! created. If the group has more than one node, the endpoint also contains a
-//! [`ReconnectEndpoint`], which accepts TCP connections from ranks of other nodes. An incoming
-//! connection waits in the listen queue of the Unix socket or in the reconnect endpoint until one
-//! of two events:
+//! the registration of the rank with the registry of its process ([`NeighbourMember`]), which
+//! accepts connections from ranks of the same node. If the group has more than one node, the
+//! endpoint also contains a [`ReconnectEndpoint`], which accepts TCP connections from ranks of
+//! other nodes. An incoming connection waits in one of the two until one of two events:
 //!
 //! 1. This rank opens a [`SurvivorSession`], which gives the connection to the caller.
 //! 2. The session ends with [an answer](SurvivorSession::finish_with_answer). After the end of the
 //!    session, the service thread sends this answer on each connection and closes the connection.
 //!
 //! The endpoint does not depend on the group object and may outlive it. A rank that tries to
-//! connect to a peer can thus distinguish two cases. If the socket of the peer is closed, the peer
-//! has died, or it has left the group and all groups that were created from this group. If the
-//! connection waits, the peer is alive, or it is stopped (for example by SIGSTOP).
+//! connect to a peer can thus distinguish three cases. If the process of the peer refuses the
+//! connection, the peer has died, or it has left the group and all groups that were created from
+//! this group. If the process accepts the connection, the peer is alive. If there is no answer, the
+//! peer is stopped (for example by SIGSTOP).
 //!
 //! This module does not depend on the content of the frames (messages) on these connections.
 
@@ -26,19 +26,17 @@ pub use link::SurvivorLink;
 pub use local::SurvivorAddress;
 
 use super::PeerName;
-use super::shm;
+use super::neighbour::NeighbourMember;
 use super::tcp::{PendingConnect, ReconnectEndpoint};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
-use crate::base::sync::lock;
+use crate::sys::eventfd::EventFd;
 use crate::wait::io;
-use crate::wait::service::{self, DescriptorWatch};
-use local::{LocalAnswerHandler, LocalListener, SurvivorGroup};
-use std::cell::RefCell;
+use local::{LocalConnect, SurvivorGroup};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The part of the limit of a frame that does not depend on the number of ranks. One rank adds a
 /// list of rules to a frame.
@@ -55,15 +53,10 @@ pub struct SurvivorEndpoint {
     me: Rank,
     peer_names: Arc<[PeerName]>,
     members: Vec<SurvivorAddress>,
-    listener: Arc<UnixListener>,
+    /// The registration of this rank, which takes the connections of ranks of the same node.
+    registration: Arc<NeighbourMember>,
     reconnect_endpoint: Option<ReconnectEndpoint>,
-    state: Mutex<SurvivorEndpointState>,
-}
-
-#[derive(Debug, Default)]
-struct SurvivorEndpointState {
-    is_session_open: bool,
-    answer_watch: Option<DescriptorWatch>,
+    is_session_open: AtomicBool,
 }
 
 impl SurvivorEndpoint {
@@ -74,11 +67,11 @@ impl SurvivorEndpoint {
         me: Rank,
         peer_names: Arc<[PeerName]>,
         members: Vec<SurvivorAddress>,
-        listener: UnixListener,
+        registration: Arc<NeighbourMember>,
         reconnect_endpoint: Option<ReconnectEndpoint>,
     ) -> Self {
-        let (listener, state) = (Arc::new(listener), Mutex::default());
-        Self { group, me, peer_names, members, listener, reconnect_endpoint, state }
+        let is_session_open = AtomicBool::new(false);
+        Self { group, me, peer_names, members, registration, reconnect_endpoint, is_session_open }
     }
 
     /// Returns the display name of a rank.
@@ -90,21 +83,18 @@ impl SurvivorEndpoint {
     /// earlier session, and the new session accepts them.
     ///
     /// # Errors
-    /// `InvalidArgument` while another session is open.
+    /// `InvalidArgument` while another session is open; `System`.
     pub fn open_session(&self) -> Result<SurvivorSession<'_>> {
-        let mut state = self.state();
-        if state.is_session_open {
+        if self.is_session_open.swap(true, Ordering::AcqRel) {
             return Err(Error::invalid("another thread already shrinks this group"));
         }
-        state.is_session_open = true;
-        let answer_watch = state.answer_watch.take();
-        drop(state);
-        drop(answer_watch);
+        let opened = self.registration.open_survivor_session();
+        let arrival_flag =
+            opened.inspect_err(|_| self.is_session_open.store(false, Ordering::Release))?;
         self.reconnect_endpoint
             .iter()
             .for_each(|reconnect_endpoint| reconnect_endpoint.set_answer(None));
-        let local_listener = RefCell::new(LocalListener::new(Arc::clone(&self.listener)));
-        Ok(SurvivorSession { endpoint: self, local_listener })
+        Ok(SurvivorSession { endpoint: self, arrival_flag })
     }
 
     fn group(&self) -> SurvivorGroup<'_> {
@@ -114,17 +104,14 @@ impl SurvivorEndpoint {
     fn max_frame_len(&self) -> usize {
         MAX_FRAME_BASE + self.members.len() * MAX_FRAME_PER_RANK
     }
-
-    fn state(&self) -> MutexGuard<'_, SurvivorEndpointState> {
-        lock(&self.state)
-    }
 }
 
 /// An open session of a [`SurvivorEndpoint`], which accepts and makes connections.
 #[derive(Debug)]
 pub struct SurvivorSession<'a> {
     endpoint: &'a SurvivorEndpoint,
-    local_listener: RefCell<LocalListener>,
+    /// Raised when a rank of the same node has connected.
+    arrival_flag: Arc<EventFd>,
 }
 
 impl SurvivorSession<'_> {
@@ -136,10 +123,10 @@ impl SurvivorSession<'_> {
     /// Starts to connect to a rank. [`PendingSurvivorConnect::poll`] returns the result.
     pub fn connect(&self, to: Rank) -> PendingSurvivorConnect {
         let SurvivorEndpoint { me, members, reconnect_endpoint, .. } = self.endpoint;
-        let route = match (&members[to].socket, reconnect_endpoint) {
-            (Some(socket), _) => {
-                let socket = shm::ShmListener::socket_name(*socket);
-                SurvivorRoute::Local { socket, hello: self.endpoint.group().encode_hello(*me, to) }
+        let route = match (&members[to].process, reconnect_endpoint) {
+            (Some(process), _) => {
+                let hello = self.endpoint.group().hello(*me, to);
+                SurvivorRoute::Local(LocalConnect::new(*process, hello))
             }
             (None, Some(reconnect_endpoint)) => reconnect_endpoint
                 .connect(to)
@@ -154,8 +141,8 @@ impl SurvivorSession<'_> {
     /// Returns the new connections whose peer has sent a valid hello, with the rank of each peer.
     pub fn take_arrivals(&self) -> Vec<(Rank, SurvivorLink)> {
         let longest = self.endpoint.max_frame_len();
-        let mut identified =
-            self.local_listener.borrow_mut().take_arrivals(self.endpoint.group(), longest);
+        let SurvivorEndpoint { registration, .. } = self.endpoint;
+        let mut identified = local::take_arrivals(registration, self.endpoint.group(), longest);
         let link = |(rank, stream)| (rank, SurvivorLink::new(stream, longest));
         let remote = self.endpoint.reconnect_endpoint.iter();
         identified.extend(remote.flat_map(ReconnectEndpoint::take_arrivals).map(link));
@@ -172,8 +159,7 @@ impl SurvivorSession<'_> {
         links: impl IntoIterator<Item = &'a SurvivorLink>,
         deadline: &Deadline,
     ) -> Result<()> {
-        let local_listener = self.local_listener.borrow();
-        let mut all: Vec<BorrowedFd<'_>> = local_listener.descriptors().collect();
+        let mut all: Vec<BorrowedFd<'_>> = vec![self.arrival_flag.as_fd()];
         all.extend(self.endpoint.reconnect_endpoint.as_ref().map(ReconnectEndpoint::as_fd));
         for link in links {
             all.push(link.as_fd());
@@ -195,24 +181,19 @@ impl SurvivorSession<'_> {
 
     /// Ends the session. The service thread then sends `answer` on every incoming connection,
     /// including the connections that already wait.
-    ///
-    /// # Errors
-    /// `System`.
-    pub fn finish_with_answer(self, answer: &[u8]) -> Result<()> {
-        let handler = LocalAnswerHandler::new(Arc::clone(&self.endpoint.listener), answer);
-        // The watch also reports connections that arrived before the watch was registered.
-        let watch = service::watch(Arc::new(handler))?;
+    pub fn finish_with_answer(self, answer: &[u8]) {
+        let frame = link::encode_frame(answer);
         self.endpoint.reconnect_endpoint.iter().for_each(|reconnect_endpoint| {
-            reconnect_endpoint.set_answer(Some(link::encode_frame(answer)))
+            reconnect_endpoint.set_answer(Some(frame.clone()));
         });
-        self.endpoint.state().answer_watch = Some(watch);
-        Ok(())
+        self.endpoint.registration.set_survivor_answer(frame);
     }
 }
 
 impl Drop for SurvivorSession<'_> {
     fn drop(&mut self) {
-        self.endpoint.state().is_session_open = false;
+        self.endpoint.registration.close_survivor_session();
+        self.endpoint.is_session_open.store(false, Ordering::Release);
     }
 }
 
@@ -225,7 +206,7 @@ pub struct PendingSurvivorConnect {
 
 #[derive(Debug)]
 enum SurvivorRoute {
-    Local { socket: String, hello: Vec<u8> },
+    Local(LocalConnect),
     Remote(PendingConnect),
     Unreachable(Error),
 }
@@ -246,7 +227,7 @@ impl PendingSurvivorConnect {
     /// Returns the result once the attempt has ended.
     pub fn poll(&self) -> Option<SurvivorConnectResult> {
         let outcome = match &self.route {
-            SurvivorRoute::Local { socket, hello } => local::connect(socket, hello).transpose()?,
+            SurvivorRoute::Local(connect) => connect.poll().transpose()?,
             SurvivorRoute::Remote(pending) => pending.take_result()?,
             SurvivorRoute::Unreachable(error) => Err(error.clone()),
         };

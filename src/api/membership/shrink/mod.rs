@@ -50,7 +50,6 @@ use crate::api::observe::error_file;
 use crate::api::work::callbacks;
 use crate::backend::PeerMonitor;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
-use crate::base::log::LogLevel;
 use attempt::ShrinkAttempt;
 use messages::ShrinkMessage;
 use std::sync::Arc;
@@ -110,9 +109,7 @@ impl Group {
             Ok((_, proposal)) => ShrinkMessage::GroupFormed(proposal.clone()),
             Err(reason) => ShrinkMessage::Abandoned(reason.clone()),
         };
-        if let Err(error) = session.finish_with_answer(&final_answer.encode()) {
-            crate::log!(LogLevel::Warn, "cannot send the result to late ranks: {error}");
-        }
+        session.finish_with_answer(&final_answer.encode());
         if outcome.is_ok() {
             // The process continues after the failure of the old group, so the error file for this
             // failure is removed.

@@ -9,7 +9,8 @@ use crate::sys::host;
 use crate::transport::inproc::{InprocDomain, InprocMesh};
 use crate::transport::matching::MatchingEngine;
 use crate::transport::matching::state::MatchingState;
-use crate::transport::shm::{ShmJoinConfig, ShmListener, ShmMember as Who};
+use crate::transport::neighbour::{NeighbourMember, NeighbourRegistry};
+use crate::transport::shm::{self, ShmJoinConfig, ShmMember as Who};
 use crate::transport::{
     Completion, Delivery, Endpoint, HeartbeatConfig, PeerName, PointToPoint, ReceiveBuffer,
     ReceiveRequest, RegionGeometry, ReusePolicy, SendRequest, SharedDomain,
@@ -98,16 +99,20 @@ pub(super) fn create_ranks(spread: NodeSpread, ranks: WorldSize) -> Vec<TestRank
     domains.into_iter().enumerate().map(member).collect()
 }
 
-/// Creates domains over one segment, as processes do.
+/// Creates domains over one segment, as processes do: each rank has a registry of its own.
 fn join_segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
-    let meetings: Vec<_> = (0..ranks).map(|_| ShmListener::listen().unwrap()).collect();
+    let register = |rank| {
+        let registry = Arc::new(NeighbourRegistry::new().unwrap());
+        NeighbourMember::register_with(registry, group, rank, ranks).unwrap()
+    };
+    let registrations: Vec<_> = (0..ranks).map(register).collect();
     let peers: Arc<[PeerName]> = (0..ranks).map(peer_name).collect();
-    let member = |meeting: &ShmListener| Who {
-        socket: meeting.name().to_owned(),
+    let member = |registration: &Arc<NeighbourMember>| Who {
+        socket: registration.socket_name(),
         nonce: host::random_nonce().unwrap(),
     };
-    let members: Vec<_> = meetings.iter().map(member).collect();
-    let join = |(me, meeting): (Rank, ShmListener)| {
+    let members: Vec<_> = registrations.iter().map(member).collect();
+    let join = |(me, registration): (Rank, Arc<NeighbourMember>)| {
         let (peers, members) = (Arc::clone(&peers), members.clone());
         std::thread::Builder::new().spawn(move || {
             let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
@@ -116,12 +121,13 @@ fn join_segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> 
             let config = ShmJoinConfig { group, peers, members, me, deadline, vitals };
             let geometry =
                 RegionGeometry { reuse_policy: ReusePolicy::AfterEviction, ..test_geometry(ranks) };
-            let domain = meeting.join(&config, geometry, TEST_WAIT_POLICY, &|| None).unwrap();
+            let domain = shm::join(&registration, &config, geometry, TEST_WAIT_POLICY, &|| None);
+            let domain = domain.unwrap();
             let domain: Arc<dyn SharedDomain> = Arc::new(domain);
             domain
         })
     };
-    let threads: Vec<_> = meetings.into_iter().enumerate().map(join).collect();
+    let threads: Vec<_> = registrations.into_iter().enumerate().map(join).collect();
     threads.into_iter().map(|thread| thread.unwrap().join().unwrap()).collect()
 }
 

@@ -13,7 +13,7 @@ use dist::process::child_group::ChildProcessGroup;
 use dist::process::process_exit::ProcessExit;
 use dist::process::supervise::SupervisionOutcome;
 use dist::store::tcp::{Server, ServerOptions};
-use dist::sys::{host, signal};
+use dist::sys::{host, limits, signal};
 use dist_tools::{Failure, write_error};
 use std::sync::Arc;
 
@@ -33,6 +33,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     signal::set_default(SIGCHLD);
     // Fork the guard process before any thread exists.
     let mut process_group = ChildProcessGroup::new(&FORWARDED_SIGNALS)?;
+    raise_descriptor_limit(options)?;
     let secret = JobSecret::load(options, &mut process_group)?;
     let (run_id, errors) = (choose_run_id(options)?, ErrorFiles::new(options)?);
     let plan = JobPlan { options, secret, run_id, errors };
@@ -75,6 +76,41 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
         pending_output = next_pending_output;
     }
     Err(Failure::new("too many attempts".to_owned()))
+}
+
+/// The descriptors that distrun holds for each of its ranks: of the process, and of two pipes.
+const DESCRIPTORS_PER_RANK: usize = 3;
+
+/// The descriptors that distrun or a rank needs for other purposes.
+const OTHER_DESCRIPTORS: usize = 40;
+
+/// The descriptors that programs need in addition to those of the library, at most. The limit of
+/// the ranks includes this number.
+const PROGRAM_DESCRIPTORS: usize = 512;
+
+/// Raises the soft limit of open files if distrun or its ranks need more. The ranks inherit the
+/// limit.
+///
+/// # Errors
+/// The hard limit is lower than the number of descriptors that distrun or a rank needs.
+fn raise_descriptor_limit(options: &Options) -> Result<(), Failure> {
+    let local_size = options.nproc_per_node.0;
+    // Each rank of the job has a connection to the store, which distrun hosts on node 0.
+    let store_connections = if options.node_rank() == 0 { local_size * options.nnodes } else { 0 };
+    let of_launcher = DESCRIPTORS_PER_RANK * local_size + store_connections + OTHER_DESCRIPTORS;
+    // A rank has a connection to each other rank of its host.
+    let of_rank = local_size + OTHER_DESCRIPTORS;
+    let needed = of_launcher.max(of_rank) as u64;
+    let wanted = needed + PROGRAM_DESCRIPTORS as u64;
+    let limit = limits::raise_max_open_files_to(wanted)?;
+    if needed <= limit {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{local_size} ranks on this node need {needed} open files in distrun, but the limit is \
+         {limit} (the hard limit of this process): raise it with \"ulimit -Hn {needed}\" as root, \
+         LimitNOFILE= of systemd, or --ulimit nofile={needed} of docker"
+    )))
 }
 
 /// Returns true if another attempt follows after `restart_count` restarts.
