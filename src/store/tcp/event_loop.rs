@@ -194,7 +194,9 @@ impl ServerEventLoop {
 
     fn accept_batch(&mut self, token: u64) {
         let Ok(index) = usize::try_from(token - FIRST_LISTENER_TOKEN) else { return };
-        for _ in 0..ACCEPTS_PER_ITERATION {
+        // Between two batches, the loop serves the clients that have sent VALIDATE. So a crowd of
+        // prompt clients does not reach the limit of connections that are not validated.
+        for _ in 0..ACCEPTS_PER_ITERATION.min(self.max_unvalidated.div_ceil(4)) {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
                 Ok((stream, name)) => self.register_client(stream, name),

@@ -42,7 +42,12 @@ impl RendezvousEntry {
             Some(Self {
                 nonce: Nonce::parse(entry.get("nonce")?.as_str()?)?,
                 size: usize::try_from(entry.get("size")?.as_u64()?).ok()?,
-                security: entry.get("security")?.as_str()?.to_owned(),
+                // Another version may publish none. The check of the versions reports this.
+                security: entry
+                    .get("security")
+                    .and_then(Value::as_str)
+                    .unwrap_or("unknown")
+                    .to_owned(),
                 version: entry.get("version")?.as_str()?.to_owned(),
                 process: entry.get("who")?.as_str()?.to_owned(),
             })
