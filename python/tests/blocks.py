@@ -57,7 +57,8 @@ def check_block(test, how: dict[str, str], code: str) -> None:
         os.chdir(folder)
         try:
             done = run(launched(how, str(program)),
-                       env={"PYTHONUNBUFFERED": "1", **variables(how)})
+                       env={"PYTHONUNBUFFERED": "1", "TMPDIR": folder, "RAY_TMPDIR": folder,
+                            **variables(how)})
         finally:
             os.chdir(previous)
     if "fails" in how:

@@ -1,6 +1,7 @@
 """Runs Accelerate's own test scripts over libdist, wherever they pass over Gloo on CPUs."""
 
 import sys
+import tempfile
 import unittest
 
 from support import TESTS, run
@@ -17,6 +18,8 @@ class AccelerateTest(unittest.TestCase):
             "LIBDIST_AS_GLOO": "1",
             "ACCELERATE_USE_CPU": "true",
             "HF_HUB_OFFLINE": "1",
+            # torchrun leaves its files behind.
+            "TMPDIR": self.enterContext(tempfile.TemporaryDirectory()),
         }
         for script, sizes in SCRIPTS:
             for ranks in sizes:
