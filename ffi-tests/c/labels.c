@@ -173,7 +173,7 @@ static void timeout_report_shows_the_label(int rank, dist_group_t *group)
     options.timeout_ms = 200;
     if (rank == 0) {
         CHECK_STATUS(dist_barrier(group, &options, NULL), DIST_ERR_TIMEOUT);
-        CHECK_MESSAGE("barrier #1 \"phase 2\" of rank 0");
+        CHECK_MESSAGE("barrier #1 \"phase 2\" on group timeouts, rank 0: timed out");
     } else {
         /* The rank stays in the group until the group has failed. */
         int32_t value = 0;

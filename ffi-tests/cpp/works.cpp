@@ -32,6 +32,7 @@ void check_waits(const dist::group &g) {
   CHECK(!empty && empty.done());
   dist::work w = g.all_reduce_async(x, dist::sum, dist::options{}.with_label("x"));
   CHECK(w && w.get() != nullptr);
+  CHECK(!w.wait_slice(1ms) || w.done());
   while (!w.wait_for(1ms)) {
   }
   w.synchronize();

@@ -158,7 +158,7 @@ fn deadlock_across_groups_names_the_groups() {
             [(0, "barrier #1 of group pp (rank 1)"), (1, "barrier #1 of group world (rank 0)")]
         {
             let other = format!("rank {} (pid ", 1 - rank);
-            let parts = ["barrier #1 of rank ", other.as_str(), "and whose process ", elsewhere];
+            let parts = ["barrier #1 on group ", other.as_str(), "and whose process ", elsewhere];
             ended.report(&names[rank], call(rank)).assert_failed(DIST_ERR_TIMEOUT, &parts);
             ended.report(&names[rank], "leaks").assert_succeeded();
         }

@@ -125,6 +125,15 @@ class work {
     return detail::finish<E>(status, true);
   }
 
+  /// Waits for one slice of a longer wait, of which `left` is left: true if the work is done. The search for deadlocks
+  /// regards repeated calls as one wait.
+  template <class E = detail::default_errors>
+  detail::outcome<E, bool> wait_slice(time_limit slice = {}, time_limit left = {}, E = E{}) {
+    const dist_status_t status = dist_work_wait_slice(handle_, left.ms(), slice.ms());
+    if (status == DIST_IN_PROGRESS) return false;
+    return detail::finish<E>(status, true);
+  }
+
   /// Waits until the work is done, and until the GPU has finished with the buffers.
   template <class E = detail::default_errors>
   detail::outcome<E, void> synchronize(E = E{}) {

@@ -20,13 +20,13 @@ use crate::base::deadline::Deadline;
 use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
-use crate::base::misspelt;
 use crate::base::plural::Plural;
 use crate::base::sync::{lock, unpoisoned};
 use crate::security::{Secret, SecuritySetting};
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
 use crate::store::{HashStore, Store};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
 
@@ -133,12 +133,26 @@ pub fn init(options: InitOptions) -> Result<()> {
     Ok(())
 }
 
+/// Logs each misspelt variable of the environment in one line, once per process.
+fn warn_of_misspelt_variables() {
+    static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+    if HAS_WARNED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for (name, meant) in config::misspelt_variables() {
+        crate::log!(
+            LogLevel::Warn,
+            "the environment variable {name} has no effect; is {meant} meant?"
+        );
+    }
+}
+
 fn make_world(options: InitOptions) -> Result<()> {
     // These checks come before the wait for other ranks.
     config::refuse_former_names()?;
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
-    misspelt::warn_of_misspelt_variables();
+    warn_of_misspelt_variables();
     SecuritySetting::requested(false)?;
     let deadline = connect_deadline(options.connect_timeout_ms)?;
     let setup = set_up_store(&options, &deadline)?;

@@ -5,6 +5,7 @@
 
 use super::deadline::Timeout;
 use super::error::{Error, ErrorKind, Result};
+use super::misspelt::meant_variable;
 use super::renamed::{NAME_CHANGES, NameKind, former_name_error};
 use std::str::FromStr;
 
@@ -185,6 +186,17 @@ pub fn refuse_former_names() -> Result<()> {
     let variables = NAME_CHANGES.iter().filter(|change| change.kind == NameKind::Variable);
     let set = variables.map(|change| change.old).find(|name| is_set(name));
     set.and_then(|name| former_name_error(NameKind::Variable, name)).map_or(Ok(()), Err)
+}
+
+/// Returns the names in the environment that are misspelt, each with the variable that is probably
+/// meant.
+#[allow(clippy::disallowed_methods, reason = "the only place that reads environment variables")]
+pub fn misspelt_variables() -> Vec<(String, &'static str)> {
+    let known = VARIABLES.iter().map(|variable| variable.name);
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    names
+        .filter_map(|name| meant_variable(&name, known.clone()).map(|meant| (name, meant)))
+        .collect()
 }
 
 #[allow(clippy::disallowed_methods, reason = "the only place that reads environment variables")]

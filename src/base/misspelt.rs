@@ -1,9 +1,4 @@
-//! Finds environment variables whose names are misspelt: they differ a little from the name of a
-//! variable of the library.
-
-use super::config::VARIABLES;
-use super::log::LogLevel;
-use std::sync::Once;
+//! Finds names that are misspelt: they differ a little from the name of a variable of the library.
 
 /// The prefix of the variables of the library.
 const PREFIX: &str = "DIST_";
@@ -11,26 +6,12 @@ const PREFIX: &str = "DIST_";
 /// The maximum number of letters that differ.
 const MAX_DISTANCE: usize = 2;
 
-/// Logs each misspelt variable of the environment in one line. Only the first call has an effect.
-pub fn warn_of_misspelt_variables() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        #[allow(clippy::disallowed_methods, reason = "no value is read, only names")]
-        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        for name in names {
-            if let Some(meant) = meant_variable(&name) {
-                crate::log!(
-                    LogLevel::Warn,
-                    "the environment variable {name} has no effect; is {meant} meant?"
-                );
-            }
-        }
-    });
-}
-
-/// Returns the variable of the library that is probably meant by a misspelt name.
-fn meant_variable(name: &str) -> Option<&'static str> {
-    let ours = || VARIABLES.iter().map(|variable| variable.name);
+/// Returns the variable among `known` that is probably meant by a misspelt name.
+pub(super) fn meant_variable(
+    name: &str,
+    known: impl Iterator<Item = &'static str> + Clone,
+) -> Option<&'static str> {
+    let ours = || known.clone();
     if !name.starts_with(PREFIX) || ours().any(|ours| ours == name) {
         return None;
     }
@@ -79,6 +60,7 @@ mod tests {
 
     #[test]
     fn only_names_that_are_nearly_right_are_misspelt() {
+        let known = ["DIST_LOG_LEVEL", "DIST_SOCKET_IFNAME", "DIST_TIMEOUT_MS", "RANK"];
         let meant = [
             ("DIST_LOGLEVEL", Some("DIST_LOG_LEVEL")),
             ("DIST_LOG_LEVLE", Some("DIST_LOG_LEVEL")),
@@ -90,7 +72,7 @@ mod tests {
             ("RANKS", None),
         ];
         for (name, expected) in meant {
-            assert_eq!(meant_variable(name), expected, "{name}");
+            assert_eq!(meant_variable(name, known.into_iter()), expected, "{name}");
         }
     }
 }

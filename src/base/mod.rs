@@ -17,7 +17,7 @@ pub mod gpu;
 pub mod ids;
 pub mod label;
 pub mod log;
-pub mod misspelt;
+mod misspelt;
 pub mod nan_check;
 pub mod nodes;
 pub mod op;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Displays a number and a noun, for example `1 node` and `2 nodes`. The plural of the noun must end
-/// in "s".
+/// Displays a number and a noun, for example `1 node` and `2 nodes`. The plural of the noun must
+/// end in "s".
 #[derive(Clone, Copy, Debug)]
 pub struct Plural<N>(pub N, pub &'static str);
 

@@ -8,9 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The prefix of the names of all threads of the library.
-pub const THREAD_NAME_PREFIX: &str = "dist-";
-
 /// Flags of a thread, which the layers above set and read. All flags are in one variable, because
 /// each access to a thread-local variable of a shared library costs a function call.
 #[derive(Debug)]
@@ -25,8 +22,8 @@ pub struct ThreadFlags {
     caller_state: Cell<u8>,
 }
 
-/// A bit of `caller_state`: the thread has called an exported function. Unless it is a thread of the
-/// library, it counts as a caller.
+/// A bit of `caller_state`: the thread has called an exported function. Unless it is a thread of
+/// the library, it counts as a caller.
 const COUNTED: u8 = 1;
 /// A bit of `caller_state`: the last call of the thread was a part of a wait that goes on.
 const IN_SLICED_WAIT: u8 = 2;
@@ -87,7 +84,8 @@ impl ThreadFlags {
     #[cold]
     fn record_special_call(&self) {
         let state = self.caller_state.get();
-        // Threads of the library call exported functions only in callbacks, which are counted apart.
+        // Threads of the library call exported functions only in callbacks, which are counted
+        // apart.
         if state & COUNTED == 0 && !is_library_thread() {
             // While the thread ends, the variable may be gone. Then the thread no longer counts.
             let _gone = COUNTED_CALLER.try_with(|_| {});
@@ -124,8 +122,8 @@ pub fn has_one_caller() -> bool {
     CALLERS.load(Ordering::Relaxed) <= 1
 }
 
-/// Starts a detached thread with all signals blocked. `name` must begin with
-/// [`THREAD_NAME_PREFIX`]. A panic ends only the thread, and is logged.
+/// Starts a detached thread with all signals blocked. `name` must begin with "dist-". A panic ends
+/// only the thread, and is logged.
 ///
 /// # Errors
 /// `System` if the system refuses another thread.
@@ -144,5 +142,5 @@ pub fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result
 
 /// Returns true on a thread of the library.
 pub fn is_library_thread() -> bool {
-    std::thread::current().name().is_some_and(|name| name.starts_with(THREAD_NAME_PREFIX))
+    thread::is_library_thread()
 }

@@ -3,7 +3,18 @@
 //! a thread.
 
 use crate::base::error::{Error, Result};
+use std::cell::Cell;
 use std::thread::JoinHandle;
+
+thread_local! {
+    /// Whether [`spawn`] has started the thread.
+    static IS_LIBRARY_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns true on a thread of the library. Allocates nothing.
+pub fn is_library_thread() -> bool {
+    IS_LIBRARY_THREAD.get()
+}
 
 /// Starts a thread of the library.
 ///
@@ -12,7 +23,11 @@ use std::thread::JoinHandle;
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let before = block_all_signals();
     // The new thread inherits the mask; the caller's mask is restored below.
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    let marked = move || {
+        IS_LIBRARY_THREAD.set(true);
+        body();
+    };
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(marked);
     restore_signals(&before);
     spawned.map_err(|cause| Error::system(format_args!("starting the thread {name}"), cause))
 }

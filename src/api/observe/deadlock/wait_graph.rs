@@ -2,8 +2,8 @@
 //!
 //! An edge has one or more targets. The wait at its beginning cannot end before one of the targets
 //! ends: a receive from any rank, for example, has one edge with all ranks as its targets. A set of
-//! waits is *closed* if each of them has an edge whose targets are all in the set. None of the waits
-//! of a closed set can be the first to end.
+//! waits is *closed* if each of them has an edge whose targets are all in the set. None of the
+//! waits of a closed set can be the first to end.
 
 use super::blocked_record::{WaitEdge, WaitId};
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -237,7 +237,8 @@ fn error_against(impostor: impl Fn(TcpStream) + Sync) -> Error {
     )
 }
 
-/// Creates the mesh of rank 0 in an authenticated group, in which `peer` listens in place of rank 1.
+/// Creates the mesh of rank 0 in an authenticated group, in which `peer` listens in place of rank
+/// 1.
 /// Returns the result of `use_mesh`.
 fn with_listener_of_test<T>(
     peer: impl Fn(&TcpListener, &[TcpMember]) + Sync,
