@@ -22,8 +22,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 sys.path.insert(0, str(Path(__file__).parent))
 from elf_needs import needed_glibc  # noqa: E402
 
-# The first file contains distrun, dist-store and dist-doctor.
-PROGRAMS = ("dist-programs", "dist-bench")
+# The file contains distrun, dist-store, dist-doctor and dist-bench.
+PROGRAMS = ("dist-programs",)
 SONAME = "libdist.so.0"
 RUST = "1.89"
 

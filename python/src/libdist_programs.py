@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 
-# The file that contains distrun, dist-store and dist-doctor; it runs the program of its name.
+# The file that contains all programs; it runs the program of its name.
 _BUNDLE = "dist-programs"
 
 
@@ -37,4 +37,4 @@ def dist_doctor() -> None:
 
 
 def dist_bench() -> None:
-    _run("dist-bench", "dist-bench")
+    _run("dist-bench", _BUNDLE)

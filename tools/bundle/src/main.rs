@@ -1,5 +1,5 @@
-//! distrun, dist-store and dist-doctor in one file, for the Python package: the programs share most
-//! of their code, so that one file is 1 MB smaller than three.
+//! distrun, dist-store, dist-doctor and dist-bench in one file, for the Python package: the programs
+//! share most of their code, so that one file is much smaller than four.
 //!
 //! The name in `argv[0]` selects the program. The commands of the Python package set it.
 #![allow(clippy::print_stderr, reason = "a program reports its errors")]
@@ -16,8 +16,9 @@ fn main() -> ExitCode {
         Some("distrun") => bundled_distrun::main(),
         Some("dist-store") => bundled_dist_store::main(),
         Some("dist-doctor") => bundled_dist_doctor::main(),
+        Some("dist-bench") => bundled_dist_bench::main(),
         _ => {
-            eprintln!("dist-programs: argv[0] is not distrun, dist-store or dist-doctor");
+            eprintln!("dist-programs: argv[0] is not the name of a program of libdist");
             ExitCode::from(EXIT_USAGE)
         }
     }

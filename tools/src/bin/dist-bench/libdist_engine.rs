@@ -2,6 +2,7 @@
 
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
+use crate::own_command;
 use dist_tools::Failure;
 use std::path::Path;
 use std::process::Command;
@@ -32,7 +33,7 @@ impl LibdistEngine {
         path_prefix: &Path,
     ) -> Vec<Command> {
         let command = |rank: usize| {
-            let mut command = Command::new(program);
+            let mut command = own_command(program);
             command.args([AS_RANK, &rank.to_string(), &ranks.to_string(), self.transport]);
             command.arg(path_prefix).arg(self.device);
             command

@@ -63,7 +63,9 @@ mod tune;
 mod values;
 
 use dist_tools::{EXIT_FAILURE, Failure};
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
 
 /// Creates a failure for a received signal.
 pub(crate) fn signal_failure(signal: i32) -> Failure {
@@ -77,7 +79,16 @@ pub(crate) fn report_error(message: &str) {
     dist_tools::report_error("dist-bench", message);
 }
 
-fn main() -> ExitCode {
+/// Returns the command that starts this program, or the program of another tree, again. The name in
+/// `argv[0]` selects dist-bench in a file that contains several programs.
+pub(crate) fn own_command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg0("dist-bench");
+    command
+}
+
+/// Runs dist-bench. The bundle of the Python package calls this function, too.
+pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match words.split_first() {
         Some((first, rest)) if first == libdist_engine::AS_RANK => Some(rank::run_rank(rest)),

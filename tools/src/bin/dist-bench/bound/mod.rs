@@ -20,6 +20,7 @@ mod sum_kernels;
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
 use crate::ops::BenchOp;
+use crate::own_command;
 use crate::rank::DriverLink;
 use bound_rank::BoundRank;
 use dist::base::dtype::DataType;
@@ -53,7 +54,7 @@ impl EngineLauncher for BoundEngine {
             Failure::new(format!("cannot find the path of this program: {cause}"))
         })?;
         let command = |rank: usize| {
-            let mut command = Command::new(&program);
+            let mut command = own_command(&program);
             command.args([AS_BOUND, &rank.to_string()]).arg(path_prefix);
             command
         };

@@ -3,6 +3,7 @@
 
 use crate::gloo;
 use crate::mpi::MpiImplementation;
+use crate::own_command;
 use crate::peer_programs::{ProgramSource, find_program};
 use crate::run_context::RunContext;
 use clap::ValueEnum;
@@ -152,7 +153,7 @@ impl TrainingProgram {
         match self {
             Self::Ours(program) => {
                 let command = |rank: usize| {
-                    let mut command = Command::new(program);
+                    let mut command = own_command(program);
                     command.arg(AS_TRAINER).args(numbers(rank)).arg(path_prefix);
                     command
                 };
