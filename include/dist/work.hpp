@@ -125,8 +125,8 @@ class work {
     return detail::finish<E>(status, true);
   }
 
-  /// Waits for one slice of a longer wait, of which `left` is left: true if the work is done. The search for deadlocks
-  /// regards repeated calls as one wait.
+  /// Waits for one slice of a longer wait: true if the work is done. `left` is the rest of the whole wait. The search for
+  /// deadlocks regards repeated calls as one wait.
   template <class E = detail::default_errors>
   detail::outcome<E, bool> wait_slice(time_limit slice = {}, time_limit left = {}, E = E{}) {
     const dist_status_t status = dist_work_wait_slice(handle_, left.ms(), slice.ms());

@@ -55,9 +55,9 @@ dist_export! {
     /// ends the wait in the view of the search.
     ///
     /// @param work in: the work.
-    /// @param timeout_ms in: how long the whole wait may still take; the default is until the
+    /// @param timeout_ms in: how long the whole wait may still take. The default is until the
     ///   operation's own deadline.
-    /// @param slice_ms in: how long this call waits at most; the default is 50 ms.
+    /// @param slice_ms in: how long this call waits at most. The default is 50 ms.
     /// @agree nothing.
     /// @blocks Until the work is done, but at most for one slice and until the time-out.
     /// @return The results of dist_work_wait. DIST_IN_PROGRESS if the work is not done after the

@@ -110,7 +110,7 @@ fn hostile_connections_do_not_grow_the_process() {
     attack(ROUNDS / 10);
     let before = resources(pid);
     attack(ROUNDS);
-    // The process closes the last connections soon: those that the store has not read yet.
+    // The store still has to read the last connections. The process closes them soon.
     let limit = Instant::now() + Duration::from_secs(20);
     let mut after = resources(pid);
     while after[0] > before[0] + 50 && Instant::now() < limit {

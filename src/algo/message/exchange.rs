@@ -450,7 +450,8 @@ impl<'x> MessageExchange<'x> {
 }
 
 /// Returns the ranks of the group that must take part in the operation before these stripes can
-/// complete: the senders, and the receivers that do not read the bytes that have arrived there.
+/// complete. These are the senders, and the receivers that do not read the bytes that have arrived
+/// there.
 fn needed_ranks(endpoint: &dyn Endpoint, pending: &[PendingStripe<'_>]) -> Vec<Rank> {
     let is_needed = |stripe: &&PendingStripe<'_>| match stripe.transfer {
         StripeTransfer::In { .. } => true,
