@@ -1,5 +1,5 @@
-//! distrun, dist-store, dist-doctor and dist-bench in one file, for the Python package: the programs
-//! share most of their code, so that one file is much smaller than four.
+//! distrun, dist-store, dist-doctor and dist-bench in one file, for the Python package. The
+//! programs share most of their code, so that one file is much smaller than four.
 //!
 //! The name in `argv[0]` selects the program. The commands of the Python package set it.
 #![allow(clippy::print_stderr, reason = "a program reports its errors")]
