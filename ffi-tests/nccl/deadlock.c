@@ -8,18 +8,8 @@ int main(int argc, char **argv)
 {
     REQUIRE(argc == 3 || argc == 4);
     int rank = atoi(argv[1]);
-    int gpus = 0, i;
-    CUcontext context;
-    REQUIRE(cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
-    REQUIRE(cuDevicePrimaryCtxRetain(&context, rank % gpus) == CUDA_SUCCESS);
-    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
-    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
-    options.backend = argc == 4 ? argv[3] : "nccl";
-    options.fields = DIST_FIELD_DEVICE;
-    options.device = rank % gpus;
-    options.timeout_ms = LIMIT_MS;
-    options.connect_timeout_ms = LIMIT_MS;
-    REQUIRE_OK(dist_init(&options));
+    int i;
+    (void)join_device_world(rank, argc == 4 ? argv[3] : "nccl");
     dist_group_t *groups[2] = { NULL, NULL };
     float *memory = device_memory(sizeof(float), NULL);
     for (i = 0; i < 2; i++) {

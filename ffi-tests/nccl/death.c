@@ -14,18 +14,7 @@ int main(int argc, char **argv)
 {
     REQUIRE(argc == 3 || argc == 4);
     int rank = atoi(argv[1]), size = atoi(argv[2]);
-    int gpus = 0;
-    CUcontext context;
-    REQUIRE(cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
-    REQUIRE(cuDevicePrimaryCtxRetain(&context, rank % gpus) == CUDA_SUCCESS);
-    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
-    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
-    options.backend = argc == 4 ? argv[3] : "nccl";
-    options.fields = DIST_FIELD_DEVICE;
-    options.device = rank % gpus;
-    options.timeout_ms = LIMIT_MS;
-    options.connect_timeout_ms = LIMIT_MS;
-    REQUIRE_OK(dist_init(&options));
+    int gpu = join_device_world(rank, argc == 4 ? argv[3] : "nccl");
     float *memory = device_memory(N * sizeof(float), NULL);
     CHECK_OK(dist_all_reduce(dist_world(), memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
     /* After this barrier all ranks have completed the call; a death fails only incomplete
@@ -49,7 +38,7 @@ int main(int argc, char **argv)
     CHECK_OK(dist_group_release(survivors));
     CHECK_OK(dist_finalize());
     free_device(memory);
-    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(rank % gpus) == CUDA_SUCCESS);
+    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(gpu) == CUDA_SUCCESS);
     check_nothing_leaked();
     return check_report();
 }

@@ -243,3 +243,20 @@ void check_nothing_leaked(void)
     CHECK(dist_stub_nccl_misuses() == 0);
     CHECK(dist_stub_nccl_alive() == 0);
 }
+
+int join_device_world(int rank, const char *backend)
+{
+    int gpus = 0;
+    CUcontext context;
+    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
+    REQUIRE(cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, rank % gpus) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    options.backend = backend;
+    options.fields = DIST_FIELD_DEVICE;
+    options.device = rank % gpus;
+    options.timeout_ms = LIMIT_MS;
+    options.connect_timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_init(&options));
+    return rank % gpus;
+}

@@ -56,6 +56,10 @@ void run_on_bare_ranks(int size, const char *backend, void (*change)(struct rank
  * back end. */
 void run_in_job(const char *backend, const char *backend_options, void (*body)(struct rank *self));
 
+/* Joins the world of a job of processes with a GPU of its own, if there are enough. Returns the
+ * number of the GPU. */
+int join_device_world(int rank, const char *backend);
+
 /* Creates a rank's group. */
 dist_status_t make_group(struct rank *self, const char *name, dist_group_t **group);
 

@@ -52,6 +52,7 @@
 //! * If a blocking caller stops waiting for its turn, its turn never ends. Then the group has
 //!   failed. The later jobs do not run, but end with the group's failure.
 
+mod issue_counter;
 mod job;
 mod turns;
 
@@ -65,7 +66,6 @@ mod models;
 mod tests;
 
 use crate::api::observe::call_history::CallHistory;
-use crate::api::observe::recorder::IssueCounter;
 use crate::api::work::events::CompletionEvents;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -134,16 +134,6 @@ impl Default for RunQueue {
             history: OnceLock::new(),
             worker_doorbell: Doorbell::default(),
         }
-    }
-}
-
-impl IssueCounter for RunQueue {
-    fn issued(&self) -> u64 {
-        Self::issued(self)
-    }
-
-    fn is_idle(&self) -> bool {
-        Self::is_idle(self)
     }
 }
 
