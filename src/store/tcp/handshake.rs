@@ -8,7 +8,7 @@
 //! | server | "KNOW", a Noise message | proves that the server holds the secret |
 //! | client | 67, the confirmation | PROOF; VALIDATE and PING follow in the same write |
 //!
-//! The module [`handshake`](crate::security::handshake) makes and checks the Noise messages. The
+//! The module [`crate::security::handshake`] makes and checks the Noise messages. The
 //! server reads no request before it has checked the client's proof. The *suites* are cipher
 //! suites. The client chooses its best suite. If the server's processor does not support it, the
 //! server replies "CHAC", and the client repeats its challenge with the suite that every processor
