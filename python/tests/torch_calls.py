@@ -3,13 +3,17 @@
 python torch_calls.py [--only WORDS]
 """
 
+import threading
+import time
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
 from torch_cases import CPU, RANKS, add_cases, expect, raises, ramp, rank, run_suite
 
 from libdist.errors import Error
+from libdist.torch._threads import Threads
 
 
 def case_operators():
@@ -259,6 +263,23 @@ def case_objects():
 
 class Calls(unittest.TestCase):
     """One test for each case."""
+
+    def test_threads_end_while_one_starts(self):
+        """The threads of futures can be closed while another thread starts one of them."""
+        start = threading.Thread.start
+
+        def start_late(thread):
+            time.sleep(0.2)
+            start(thread)
+
+        pool, done = Threads(), []
+        submitter = threading.Thread(target=pool.submit, args=(done.append, 1))
+        with unittest.mock.patch.object(threading.Thread, "start", start_late):
+            start(submitter)
+            time.sleep(0.1)
+            pool.close(5)
+        submitter.join()
+        self.assertEqual(done, [1])
 
 
 if __name__ == "__main__":

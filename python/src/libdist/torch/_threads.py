@@ -36,9 +36,10 @@ class Threads:
             if self._idle >= len(self._queue):
                 self._changed.notify()
                 return
+            # `close` joins all threads of the set, so a thread enters it only after its start.
             thread = threading.Thread(target=self._run, name="libdist-futures", daemon=True)
+            thread.start()
             self._living.add(thread)
-        thread.start()
 
     def close(self, limit_s):
         """Ends the threads, after what they were asked to run.
