@@ -30,9 +30,13 @@ def distrun() -> str:
 
 def run(command: list[str], *, limit: float = LIMIT,
         env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a command with a deadline, in a process group that ends with it."""
+    """Runs a command with a deadline, in a process group that ends with it.
+
+    A shell starts jobs in the background with Ctrl-C ignored, and children inherit this.
+    """
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               env={**os.environ, **(env or {})}, start_new_session=True)
+                               env={**os.environ, **(env or {})}, start_new_session=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     try:
         text, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
