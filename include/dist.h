@@ -3587,6 +3587,32 @@ dist_status_t dist_work_wait_any(dist_work_t *const *works,
                                  size_t *index);
 
 /**
+ * Waits for any work of a list in one slice of a longer wait.
+ *
+ * This is to dist_work_wait_any what dist_work_wait_slice is to dist_work_wait. The caller
+ * repeats the call with the same list.
+ *
+ * @param works in: as in dist_work_wait_all.
+ * @param n in: the length of the list.
+ * @param timeout_ms in: how long the whole wait may still take. The default is until the
+ *   operations' own deadlines.
+ * @param slice_ms in: how long this call waits at most. The default is 50 ms.
+ * @param index out: as in dist_work_wait_any.
+ * @agree nothing.
+ * @blocks Until a work is done, but at most for one slice and until the time-out.
+ * @return The results of dist_work_wait_any. DIST_IN_PROGRESS if no work is done after the
+ *   slice.
+ * @threads As for dist_work_wait_any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_work_wait_any_slice(dist_work_t *const *works,
+                                       size_t n,
+                                       int64_t timeout_ms,
+                                       int64_t slice_ms,
+                                       size_t *index);
+
+/**
  * Registers a function that the library calls once a work is done.
  *
  * One thread of the library calls the functions of all works, one after the other, in the

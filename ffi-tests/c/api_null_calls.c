@@ -429,6 +429,8 @@ static void check_works(void)
     REFUSED(dist_work_wait_all, works, dist_work_wait_all(NULL, 1, 0), ARGUMENT);
     ACCEPTED(dist_work_wait_all, works, dist_work_wait_all(NULL, 0, 0), DIST_OK);
     REFUSED(dist_work_wait_any, works, dist_work_wait_any(NULL, 1, 0, &index), ARGUMENT);
+    REFUSED(dist_work_wait_any_slice, works, dist_work_wait_any_slice(NULL, 1, 0, 0, &index), ARGUMENT);
+    REFUSED(dist_work_wait_any_slice, index, dist_work_wait_any_slice(&work, 1, 0, 0, NULL), ARGUMENT);
     REFUSED(dist_work_wait_any, index, dist_work_wait_any(&work, 1, 0, NULL), ARGUMENT);
     REFUSED(dist_work_test_any, works, dist_work_test_any(NULL, 1, &index), ARGUMENT);
     REFUSED(dist_work_test_any, index, dist_work_test_any(&work, 1, NULL), ARGUMENT);

@@ -147,6 +147,77 @@ static dist_status_t slices(void)
     return status;
 }
 
+/* On two hosts, the root waits for the leader of its host, and the leader for rank 1. */
+static dist_status_t broadcast_through_the_leader(void)
+{
+    dist_call_options_t options = limited_to(LONG_MS);
+    return me == 1 ? receive(2) : dist_broadcast(dist_world(), many, MANY, DIST_I32, 2, &options, NULL);
+}
+
+/* Waits for the first of two messages, of the two other ranks. */
+static dist_status_t any_of_two_works(void)
+{
+    dist_call_options_t options = limited_to(LONG_MS);
+    dist_work_t *works[2] = { NULL, NULL };
+    size_t index = 0;
+    dist_status_t status;
+    int i;
+    if (me != 0) {
+        return receive(0);
+    }
+    for (i = 0; i < 2; i++) {
+        REQUIRE_OK(dist_recv(dist_world(), &value[i], 1, DIST_I32, i + 1, 1, NULL, &options, &works[i]));
+    }
+    status = dist_work_wait_any(works, 2, 0, &index);
+    for (i = 0; i < 2; i++) {
+        CHECK_OK(dist_work_release(works[i]));
+    }
+    return status;
+}
+
+/* Waits in slices for a message or a collective of another group. */
+static dist_status_t any_of_two_groups(void)
+{
+    dist_call_options_t options = limited_to(LONG_MS);
+    dist_work_t *works[2] = { NULL, NULL };
+    size_t index = 0;
+    dist_status_t status;
+    if (me == 1) {
+        return receive(0);
+    }
+    REQUIRE_OK(dist_recv(dist_world(), value, 1, DIST_I32, 1, 1, NULL, &options, &works[0]));
+    REQUIRE_OK(dist_all_reduce(first, &value[1], &value[1], 1, DIST_I32, DIST_SUM, &options, &works[1]));
+    do {
+        status = dist_work_wait_any_slice(works, 2, LONG_MS, 40, &index);
+    } while (status == DIST_IN_PROGRESS);
+    CHECK_OK(dist_work_release(works[0]));
+    CHECK_OK(dist_work_release(works[1]));
+    return status;
+}
+
+/* Of two works, one can end. */
+static dist_status_t any_that_ends(void)
+{
+    dist_work_t *works[2] = { NULL, NULL };
+    size_t index = 0;
+    if (me == 2) {
+        nap_ms(1500);
+        return send(0);
+    }
+    if (me == 1) {
+        REQUIRE_OK(receive(0));
+        return dist_send(dist_world(), value, 1, DIST_I32, 0, 7, NULL, NULL);
+    }
+    REQUIRE_OK(dist_recv(dist_world(), value, 1, DIST_I32, 1, 7, NULL, NULL, &works[0]));
+    REQUIRE_OK(dist_recv(dist_world(), &value[1], 1, DIST_I32, 2, 1, NULL, NULL, &works[1]));
+    REQUIRE_OK(dist_work_wait_any(works, 2, 0, &index));
+    CHECK(index == 1);
+    REQUIRE_OK(send(1));
+    REQUIRE_OK(dist_work_wait(works[0], 0));
+    CHECK_OK(dist_work_release(works[0]));
+    return dist_work_release(works[1]);
+}
+
 static void *call_once(void *unused)
 {
     CHECK(dist_get_rank(dist_world()) == me);
@@ -237,6 +308,10 @@ static const struct test_case cases[] = {
     { "two monitored barriers", monitored_barriers_in_opposite_orders, 2, "rank 0 waits for rank 1 in monitored", 0 },
     { "slices", slices, 2, "rank 0 waits for rank 1 in receive from rank 1", 0 },
     { "ended thread", thread_that_has_ended, 2, "rank 0 waits for rank 1 in receive from rank 1", 0 },
+    { "broadcast through the leader", broadcast_through_the_leader, 3, "rank 2 waits for rank 1 in broadcast", 0 },
+    { "any of two works", any_of_two_works, 3, "rank 0 waits for rank 1 in receive from rank 1, tag 1", 0 },
+    { "any of two groups", any_of_two_groups, 2, "in receive from rank 1, tag 1", 0 },
+    { "any that ends", any_that_ends, 3, NULL, 0 },
     { "slices with other calls", slices_with_other_calls, 2, NULL, 0 },
     { "third rank", send_of_the_third_rank, 3, NULL, 0 },
     { "late member", late_member, 3, NULL, 0 },

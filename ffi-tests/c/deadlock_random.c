@@ -80,10 +80,33 @@ static void reduce(struct walker *self, int group, size_t count, dist_work_t **w
     }
 }
 
+/* Waits for one of the works after the other, as they end. */
+static void wait_for_any(struct walker *self, int in_slices)
+{
+    size_t n = (size_t)self->n_pending, left = n, index;
+    while (left > 0) {
+        dist_status_t status = DIST_IN_PROGRESS;
+        while (status == DIST_IN_PROGRESS) {
+            status = in_slices ? dist_work_wait_any_slice(self->pending, n, LIMIT_MS, 1, &index)
+                               : dist_work_wait_any(self->pending, n, 0, &index);
+        }
+        if (!CHECK_OK(status) || !CHECK(index < n)) {
+            return;
+        }
+        CHECK_OK(dist_work_release(self->pending[index]));
+        self->pending[index] = NULL;
+        left--;
+    }
+}
+
 static void wait_for_all(struct walker *self)
 {
+    unsigned way = next_random(self, 4);
     int i;
-    for (i = 0; i < self->n_pending; i++) {
+    if (way < 2) {
+        wait_for_any(self, (int)way);
+    }
+    for (i = 0; i < self->n_pending && way >= 2; i++) {
         CHECK_OK(dist_work_wait(self->pending[i], i % 2 == 0 ? -1 : LIMIT_MS));
         CHECK_OK(dist_work_release(self->pending[i]));
     }

@@ -362,6 +362,16 @@ std::vector<dist_work_t *> handles_of(R &works) {
   return handles;
 }
 
+/// Calls a function that searches the works of a range for one that is done.
+template <class E, class R, class F>
+outcome<E, std::optional<std::size_t>> found_index(R &&works, F &&search) {
+  const auto handles = handles_of(works);
+  std::size_t index = handles.size();
+  const dist_status_t status = search(handles.data(), handles.size(), &index);
+  if (status == DIST_IN_PROGRESS || (status == DIST_OK && index == handles.size())) return std::optional<std::size_t>();
+  return finish<E>(status, std::optional<std::size_t>(index));
+}
+
 }  // namespace detail
 
 /// Waits until all works of a range are done. The error is that of the first work in the range that has one.
@@ -374,21 +384,26 @@ detail::outcome<E, void> wait_all(R &&works, time_limit limit = {}, E = E{}) {
 /// Waits until a work of a range is done, and returns its index; nothing after the time limit, and if the range has no work.
 template <class R, class E = detail::default_errors>
 detail::outcome<E, std::optional<std::size_t>> wait_any(R &&works, time_limit limit = {}, E = E{}) {
-  const auto handles = detail::handles_of(works);
-  std::size_t index = handles.size();
-  const dist_status_t status = dist_work_wait_any(handles.data(), handles.size(), limit.ms(), &index);
-  if (status == DIST_IN_PROGRESS || (status == DIST_OK && index == handles.size())) return std::optional<std::size_t>();
-  return detail::finish<E>(status, std::optional<std::size_t>(index));
+  return detail::found_index<E>(works, [&](dist_work_t *const *handles, std::size_t n, std::size_t *index) {
+    return dist_work_wait_any(handles, n, limit.ms(), index);
+  });
+}
+
+/// Waits as wait_any for one slice of a longer wait. `left` is the rest of the whole wait. The search for deadlocks regards
+/// repeated calls with the same works as one wait.
+template <class R, class E = detail::default_errors>
+detail::outcome<E, std::optional<std::size_t>> wait_any_slice(R &&works, time_limit slice = {}, time_limit left = {}, E = E{}) {
+  return detail::found_index<E>(works, [&](dist_work_t *const *handles, std::size_t n, std::size_t *index) {
+    return dist_work_wait_any_slice(handles, n, left.ms(), slice.ms(), index);
+  });
 }
 
 /// Returns the index of a work of a range that is done, without waiting; nothing if there is none.
 template <class R, class E = detail::default_errors>
 detail::outcome<E, std::optional<std::size_t>> test_any(R &&works, E = E{}) {
-  const auto handles = detail::handles_of(works);
-  std::size_t index = handles.size();
-  const dist_status_t status = dist_work_test_any(handles.data(), handles.size(), &index);
-  if (status == DIST_IN_PROGRESS || (status == DIST_OK && index == handles.size())) return std::optional<std::size_t>();
-  return detail::finish<E>(status, std::optional<std::size_t>(index));
+  return detail::found_index<E>(works, [](dist_work_t *const *handles, std::size_t n, std::size_t *index) {
+    return dist_work_test_any(handles, n, index);
+  });
 }
 
 DIST_HPP_END

@@ -36,8 +36,8 @@ pub use crate::algo::fast_path::{FastCall, FastPathState, FastProgress};
 pub use crate::algo::{AlgorithmRequest, Operation};
 pub use crate::transport::{
     Completion, CountSpec, Delivery, Descriptor, DoorbellListener, DoorbellListeners, LARGEST_TAG,
-    OpKind, PeerName, PointToPoint, ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest,
-    SendRequest,
+    MessageCounts, MessageTraffic, OpKind, PeerName, PointToPoint, ProbeRequest, ProbedMessage,
+    ReceiveBuffer, ReceiveRequest, SendRequest, UnmatchedMessage,
 };
 pub use context::{BootstrapExchange, GroupContext, GroupKeyStore, ParentGroup};
 pub use creation::{

@@ -11,8 +11,18 @@ use std::ffi::c_char;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The default of `slice_ms` in `dist_work_wait_slice`.
+/// The default of `slice_ms` in `dist_work_wait_slice` and `dist_work_wait_any_slice`.
 const DEFAULT_SLICE: Duration = Duration::from_millis(50);
+
+/// Returns the deadlines of one slice and of the whole wait.
+pub(super) fn slice_limits(timeout_ms: i64, slice_ms: i64) -> Result<(Deadline, Deadline)> {
+    let whole = wait_limit(timeout_ms, "timeout_ms")?;
+    let slice = match slice_ms {
+        0 => Deadline::after(DEFAULT_SLICE),
+        _ => wait_limit(slice_ms, "slice_ms")?,
+    };
+    Ok((if slice.remaining() < whole.remaining() { slice } else { whole }, whole))
+}
 
 pub(super) static WORKS: HandleTable<Work> = HandleTable::new(HandleKind::Work);
 
@@ -70,12 +80,7 @@ dist_export! {
         slice_ms: i64,
     ) -> dist_status_t {
         let work = WORKS.get(work)?;
-        let whole = wait_limit(timeout_ms, "timeout_ms")?;
-        let slice = match slice_ms {
-            0 => Deadline::after(DEFAULT_SLICE),
-            _ => wait_limit(slice_ms, "slice_ms")?,
-        };
-        let slice = if slice.remaining() < whole.remaining() { slice } else { whole };
+        let (slice, whole) = slice_limits(timeout_ms, slice_ms)?;
         let outcome = work.wait_slice(&slice, &whole);
         outcome.inspect_err(|_| last_error::set_issue_backtrace(work.issue_backtrace()))
     }

@@ -3,7 +3,7 @@
 use super::args::{OutPtr, slice, wait_limit};
 use super::last_error;
 use super::types::*;
-use super::work::WORKS;
+use super::work::{WORKS, slice_limits};
 use crate::api::work::work_list::{self, AnyWorkDone, WorkList};
 use crate::api::{Work, WorkProgress};
 use crate::base::error::{ErrorContext as _, Result};
@@ -113,6 +113,41 @@ dist_export! {
         out.write(n);
         let works = read_works(works, n)?;
         let found = work_list::wait_any(&works, &wait_limit(timeout_ms, "timeout_ms")?)?;
+        write_found_index(found, &works, &out)
+    }
+}
+
+dist_export! {
+    #[wait_slice]
+    /// Waits for any work of a list in one slice of a longer wait.
+    ///
+    /// This is to dist_work_wait_any what dist_work_wait_slice is to dist_work_wait. The caller
+    /// repeats the call with the same list.
+    ///
+    /// @param works in: as in dist_work_wait_all.
+    /// @param n in: the length of the list.
+    /// @param timeout_ms in: how long the whole wait may still take. The default is until the
+    ///   operations' own deadlines.
+    /// @param slice_ms in: how long this call waits at most. The default is 50 ms.
+    /// @param index out: as in dist_work_wait_any.
+    /// @agree nothing.
+    /// @blocks Until a work is done, but at most for one slice and until the time-out.
+    /// @return The results of dist_work_wait_any. DIST_IN_PROGRESS if no work is done after the
+    ///   slice.
+    /// @threads As for dist_work_wait_any.
+    /// @since 0.1
+    pub fn dist_work_wait_any_slice(
+        works: *const *mut dist_work_t,
+        n: usize,
+        timeout_ms: i64,
+        slice_ms: i64,
+        index: *mut usize,
+    ) -> dist_status_t {
+        let out = OutPtr::required(index, "index")?;
+        out.write(n);
+        let works = read_works(works, n)?;
+        let (slice, whole) = slice_limits(timeout_ms, slice_ms)?;
+        let found = work_list::wait_any_slice(&works, &slice, &whole)?;
         write_found_index(found, &works, &out)
     }
 }

@@ -30,6 +30,7 @@ pub mod inproc;
 pub mod labels;
 mod layout;
 pub mod matching;
+mod message_counts;
 #[cfg(all(test, loom))]
 mod models;
 pub mod neighbour;
@@ -52,6 +53,7 @@ pub use endpoint::{
     Channel, Endpoint, MAX_COLLECTIVE_STREAMS, ProgressHandler, StreamDirection, StreamInterest,
 };
 pub use heartbeat::{HeartbeatConfig, HeartbeatTiming};
+pub use message_counts::{MessageCounts, PeerTag};
 pub use op_kind::OpKind;
 pub use point_to_point::{
     Completion, Delivery, ImmediateMessage, LARGEST_TAG, MessageEnvelope, MessageTraffic,

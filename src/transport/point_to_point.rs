@@ -1,6 +1,7 @@
 //! Point-to-point messages: the interface of a matching engine (the code that pairs sends with
 //! receives by sender and tag), with its requests and completions.
 
+use super::message_counts::MessageCounts;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -193,6 +194,22 @@ pub enum UnmatchedMessage {
         /// The number with which this rank has announced the message.
         number: u64,
     },
+    /// A posted receive of an engine that counts messages.
+    CountedReceive {
+        /// The rank that must send the message; `None` for any rank.
+        from: Option<Rank>,
+        /// The tag; `None` for any tag.
+        tag: Option<u32>,
+    },
+    /// A message of an engine that counts messages, which is not complete.
+    CountedSend {
+        /// The rank that must receive the message.
+        to: Rank,
+        /// The tag.
+        tag: u32,
+        /// The position among the messages to this rank with this tag, from 1.
+        position: u64,
+    },
 }
 
 /// What a rank has exchanged with the other ranks of its group. With the traffic of both ranks, one
@@ -210,6 +227,8 @@ pub struct MessageTraffic {
     /// The messages that have been announced to this rank and that no receive has matched: the
     /// sender, and its number of the message.
     pub announced: Vec<(Rank, u64)>,
+    /// The numbers of messages, if the engine counts messages instead of bytes.
+    pub counts: Option<MessageCounts>,
     /// The messages of one work that wait for a call of another rank.
     pub unmatched: Vec<UnmatchedMessage>,
 }

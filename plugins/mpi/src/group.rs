@@ -276,9 +276,11 @@ impl MpiGroup {
         }
         let published = self.host.published(ABORTED)?;
         process::record_failure();
+        // All ranks of a deadlock get the same error, no matter which of them finds it first.
+        let status = read_i32(&published, 0).ok().filter(|&status| status == DIST_ERR_DEADLOCK);
         let culprit = read_i32(&published, 4).unwrap_or(-1);
         let reason = String::from_utf8_lossy(published.get(8..).unwrap_or_default()).into_owned();
-        Some(Failure::new(DIST_ERR_ABORTED, reason).with_culprit(culprit))
+        Some(Failure::new(status.unwrap_or(DIST_ERR_ABORTED), reason).with_culprit(culprit))
     }
 
     pub(crate) fn describe(&self) -> String {

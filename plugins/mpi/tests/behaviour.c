@@ -2,16 +2,18 @@
  * Tests of the back end "mpi" beyond collectives: messages, subgroups, works, deadlines, calls that
  * are in place on some ranks only, and each thread level of a program that initialises MPI.
  *
- *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late | differ | differ_detail]
+ *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late | differ | differ_detail | deadlock]
  *
  * "own" (the default): libdist initialises MPI. "late": as "own", and rank 0 does not call a
  * collective; the launcher then reports a failed job. "differ" and "differ_detail": as "own", and
- * the last rank calls a collective with another label. With the other modes, this program
+ * the last rank calls a collective with another label. "deadlock": as "own", with two ranks that wait
+ * for each other. With the other modes, this program
  * initialises MPI with that thread level.
  */
 #include "check.h"
 
 #include <mpi.h>
+#include <unistd.h>
 
 static int rank, size;
 
@@ -267,17 +269,87 @@ static void difference_is_an_error_of_all_ranks(int has_detail)
  * The ranks use two groups in opposite orders. MPI cannot cancel the collectives, so the buffers are
  * not used again.
  */
-static void groups_in_opposite_orders_are_a_deadlock(void)
+static dist_group_t *new_group(void)
 {
-    static int64_t value = 1, sums[2];
-    dist_group_t *groups[2] = { NULL, NULL };
-    int i;
-    for (i = 0; i < 2; i++) {
-        CHECK_STATUS(dist_group_new(dist_world(), NULL, 0, NULL, &groups[i]), DIST_OK);
-    }
-    CHECK_STATUS(dist_all_reduce(groups[rank % 2], &value, &sums[0], 1, DIST_I64, DIST_SUM, NULL, NULL),
-                 DIST_ERR_DEADLOCK);
+    dist_group_t *group = NULL;
+    CHECK_STATUS(dist_group_new(dist_world(), NULL, 0, NULL, &group), DIST_OK);
+    return group;
+}
+
+enum { LARGE = 4 << 20 };
+
+static char large[LARGE], other[LARGE];
+
+static dist_status_t send_large(dist_group_t *group, int32_t tag)
+{
+    return dist_send(group, large, LARGE, DIST_U8, 1 - rank, tag, NULL, NULL);
+}
+
+static dist_status_t receive_large(dist_group_t *group, int32_t tag)
+{
+    return dist_recv(group, other, LARGE, DIST_U8, 1 - rank, tag, NULL, NULL, NULL);
+}
+
+/* Each of two ranks receives before it sends. An earlier message of another tag waits. */
+static void receives_of_both_ranks(dist_group_t *group)
+{
+    int64_t value = rank;
+    CHECK_STATUS(dist_sendrecv(group, &large, 1, 1 - rank, 7, &other, 1, 1 - rank, 7, DIST_U8, NULL, NULL, NULL),
+                 DIST_OK);
+    CHECK_STATUS(dist_send(group, &value, 1, DIST_I64, 1 - rank, 8, NULL, NULL), DIST_OK);
+    CHECK_STATUS(receive_large(group, 7), DIST_ERR_DEADLOCK);
+    CHECK_MESSAGE("rank 0 waits for rank 1 in receive from rank 1, tag 7");
+}
+
+static void receive_from_any_rank(dist_group_t *group)
+{
+    int32_t from = rank == 0 ? DIST_ANY_SOURCE : 0;
+    CHECK_STATUS(dist_recv(group, large, 1, DIST_U8, from, 7, NULL, NULL, NULL), DIST_ERR_DEADLOCK);
+    CHECK_MESSAGE("rank 0 waits for rank 1 in receive from any rank, tag 7");
+}
+
+/* Each of two ranks sends much before it receives. */
+static void sends_of_both_ranks(dist_group_t *group)
+{
+    CHECK_STATUS(dist_sendrecv(group, large, LARGE, 1 - rank, 7, other, LARGE, 1 - rank, 7, DIST_U8, NULL, NULL, NULL),
+                 DIST_OK);
+    CHECK_STATUS(send_large(group, 7), DIST_ERR_DEADLOCK);
+    CHECK_MESSAGE("rank 0 waits for rank 1 in send to rank 1, tag 7");
+}
+
+static void collectives_in_opposite_orders(dist_group_t *group)
+{
+    static int64_t value = 1, sum;
+    dist_group_t *groups[2] = { group, new_group() };
+    CHECK_STATUS(dist_all_reduce(groups[rank % 2], &value, &sum, 1, DIST_I64, DIST_SUM, NULL, NULL), DIST_ERR_DEADLOCK);
     CHECK_MESSAGE("rank 0 waits for rank 1 in all_reduce #1 of group");
+}
+
+/* Waits that end are no deadlocks. */
+static void late_messages_arrive(dist_group_t *group)
+{
+    if (rank == 1) {
+        CHECK_STATUS(receive_large(group, 1), DIST_OK);
+        sleep(2);
+        CHECK_STATUS(send_large(group, 2), DIST_OK);
+    } else {
+        sleep(2);
+        CHECK_STATUS(send_large(group, 1), DIST_OK);
+        CHECK_STATUS(receive_large(group, 2), DIST_OK);
+    }
+    CHECK_STATUS(dist_barrier(group, NULL, NULL), DIST_OK);
+}
+
+static void deadlocks_are_reported(void)
+{
+    static void (*const bodies[])(dist_group_t *) = {
+        late_messages_arrive, receives_of_both_ranks,         receive_from_any_rank,
+        sends_of_both_ranks,  collectives_in_opposite_orders,
+    };
+    size_t i;
+    for (i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
+        bodies[i](new_group());
+    }
 }
 
 static int parse_thread_level(const char *mode)
@@ -310,7 +382,9 @@ int main(int argc, char **argv)
         return check_report();
     }
     if (is_deadlock) {
-        groups_in_opposite_orders_are_a_deadlock();
+        deadlocks_are_reported();
+        /* The launcher ends the other rank when this one ends. */
+        sleep(1);
         return check_report();
     }
     if (is_different) {

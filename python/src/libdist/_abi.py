@@ -758,6 +758,9 @@ FUNCTIONS = {
     "dist_work_release": (c_int32, (c_void_p,)),
     "dist_work_wait_all": (c_int32, (POINTER(c_void_p), c_size_t, c_int64)),
     "dist_work_wait_any": (c_int32, (POINTER(c_void_p), c_size_t, c_int64, POINTER(c_size_t))),
+    "dist_work_wait_any_slice": (c_int32, (
+        POINTER(c_void_p), c_size_t, c_int64, c_int64, POINTER(c_size_t),
+    )),
     "dist_work_on_complete": (c_int32, (c_void_p, dist_work_fn, c_void_p)),
     "dist_work_remove_callback": (c_int32, (c_void_p, dist_work_fn, c_void_p)),
     "dist_callbacks_stop": (c_int32, (c_int64,)),

@@ -913,6 +913,11 @@ class Library:
     ) -> int:
         """Waits until at least one work of a list is done."""
 
+    def dist_work_wait_any_slice(
+        self, works: _Pointer, n: int, timeout_ms: int, slice_ms: int, index: _Pointer,
+    ) -> int:
+        """Waits for any work of a list in one slice of a longer wait."""
+
     def dist_work_on_complete(self, work: _Pointer, function: _Function, user: _Pointer) -> int:
         """Registers a function that the library calls once a work is done."""
 

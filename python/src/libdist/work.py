@@ -263,12 +263,13 @@ def wait_any(works: Iterable[Work | None], timeout: float | None = None) -> int:
     index, handles = ctypes.c_size_t(), _handles(listed)
     end = time.monotonic() + limit / 1000 if limit > 0 else None
     while True:
-        left = limit
         if _wait.is_sliced() and limit != _abi.DIST_NO_WAIT:
-            left = _wait.SLICE_MS
-            if end is not None:
-                left = max(1, min(left, int((end - time.monotonic()) * 1000)))
-        status = lib.dist_work_wait_any(handles, len(listed), left, ctypes.byref(index))
+            left = limit if end is None else max(1, int((end - time.monotonic()) * 1000))
+            status = lib.dist_work_wait_any_slice(
+                handles, len(listed), left, _wait.SLICE_MS, ctypes.byref(index)
+            )
+        else:
+            status = lib.dist_work_wait_any(handles, len(listed), limit, ctypes.byref(index))
         if status != _abi.DIST_IN_PROGRESS and index.value < len(listed):
             return index.value
         if status < 0:

@@ -6,7 +6,7 @@
 //! dump.
 
 use crate::api::group::process_group::Group;
-use crate::api::observe::deadlock::{AwaitedWork, AwaitedWorkKind, BlockedCallGuard};
+use crate::api::observe::deadlock::{AwaitedWork, AwaitedWorkKind, BlockedCallGuard, ListedWork};
 use crate::api::observe::recorder;
 use crate::api::work::callbacks;
 use crate::api::work::handle::{Work, WorkKind};
@@ -38,7 +38,8 @@ impl Work {
     pub fn wait_slice(&self, slice: &Deadline, whole: &Deadline) -> Result<WorkProgress> {
         let guard = self.issue_info.get().and_then(|issue| {
             let work = self.awaited_work(issue.deadline, whole)?;
-            Some(BlockedCallGuard::slice(self.queue_id(), issue.sequence, work, self.id()))
+            let begin = || BlockedCallGuard::work(self.queue_id(), issue.sequence, work);
+            Some(BlockedCallGuard::slice(self.id(), begin))
         });
         let outcome = self.wait(slice);
         if let Some(guard) = guard {
@@ -115,6 +116,13 @@ impl Work {
             }
         }
         Ok(WorkProgress::Done)
+    }
+
+    /// Describes the work as a part of a wait for any of several works.
+    pub(super) fn listed_work(&self, limit: &Deadline) -> Option<ListedWork> {
+        let issue = self.issue_info.get()?;
+        let work = self.awaited_work(issue.deadline, limit)?;
+        Some(ListedWork { queue: self.queue_id(), sequence: issue.sequence, work })
     }
 
     /// Runs the engine that transfers the message on this thread until the message is done.

@@ -12,6 +12,7 @@
 //! This module does not depend on how a collective runs or how a message travels.
 
 use crate::api::group::process_group::Group;
+use crate::api::observe::deadlock::{BlockedCallGuard, ListedWork};
 use crate::api::observe::recorder;
 use crate::api::work::callbacks;
 use crate::api::work::handle::{IssueInfo, Work, WorkKind};
@@ -23,6 +24,9 @@ use crate::base::error::{ErrorContext as _, Result};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::sync::Arc;
+
+/// The maximum number of works of a wait that the search for deadlocks examines.
+const MAX_EXAMINED_WORKS: usize = 256;
 
 /// The caller's list of works. An entry may be missing, so that indices stay the same.
 pub type WorkList = [Option<Arc<Work>>];
@@ -86,12 +90,50 @@ pub fn wait_any(works: &WorkList, limit: &Deadline) -> Result<AnyWorkDone> {
         work.check_issued().context(|| list_position(index))?;
     }
     let pending: Vec<&Arc<Work>> = works.iter().flatten().collect();
+    let _guard = list_works(works, limit).map(|listed| BlockedCallGuard::any_work(&listed));
     AnyWaitMethod::select(&pending).until_any(&pending, limit);
     let found = test_any(works);
     if matches!(found, AnyWorkDone::Done(_, Err(_))) {
         recorder::dump_failures_and_wait();
     }
     Ok(found)
+}
+
+/// Waits as [`wait_any`] for one slice of a longer wait of this thread. The search for deadlocks
+/// regards the slices as one wait, which ends at the limit `whole`.
+///
+/// # Errors
+/// As [`wait_any`].
+pub fn wait_any_slice(works: &WorkList, slice: &Deadline, whole: &Deadline) -> Result<AnyWorkDone> {
+    let listed = list_works(works, whole);
+    let id = works.iter().flatten().fold(0, |id: usize, work| id.rotate_left(5) ^ work.id());
+    let guard =
+        listed.map(|listed| BlockedCallGuard::slice(id, || BlockedCallGuard::any_work(&listed)));
+    let found = wait_any(works, slice);
+    if let Some(guard) = guard {
+        guard.end_slice(matches!(found, Ok(AnyWorkDone::Pending)) && !whole.has_passed());
+    }
+    found
+}
+
+/// Returns the works as the search for deadlocks needs them; `None` if it does not know all of
+/// them, or if there are too many.
+fn list_works(works: &WorkList, limit: &Deadline) -> Option<Vec<Vec<ListedWork>>> {
+    let works: Vec<&Arc<Work>> = works.iter().flatten().collect();
+    if works.len() > MAX_EXAMINED_WORKS {
+        return None;
+    }
+    works
+        .iter()
+        .map(|work| match work.kind() {
+            WorkKind::Batch => {
+                let members = work.pending_members();
+                let listed = members.iter().map(|member| member.listed_work(limit));
+                listed.collect::<Option<Vec<_>>>().filter(|members| !members.is_empty())
+            }
+            WorkKind::Collective(_) | WorkKind::Message(_) => Some(vec![work.listed_work(limit)?]),
+        })
+        .collect()
 }
 
 fn works_of(works: &WorkList) -> impl Iterator<Item = (usize, &Arc<Work>)> {

@@ -10,12 +10,13 @@
 
 use super::device_current::BoundCommunicator;
 use super::failure_state::PluginFailureState;
+use super::message_counter::MessageCounter;
 use super::task::{
     GrowableBuffer, PluginMessageStatus, PluginRequest, PluginTask, SubmitOutcome, TaskKind,
 };
 use crate::backend::{
-    Completion, Delivery, GroupFailureState as _, LARGEST_TAG, PointToPoint, ProbeRequest,
-    ProbedMessage, ReceiveBuffer, ReceiveRequest, SendRequest,
+    Completion, Delivery, GroupFailureState as _, LARGEST_TAG, MessageTraffic, PointToPoint,
+    ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, SendRequest,
 };
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -61,6 +62,7 @@ struct PluginMessagesShared {
     communicator: BoundCommunicator,
     failure_state: Arc<PluginFailureState>,
     poll_count: AtomicU32,
+    counter: MessageCounter,
     list: Mutex<OutstandingList>,
 }
 
@@ -84,6 +86,8 @@ struct OutstandingMessage {
     max_bytes: usize,
     growable_buffer: Option<Arc<GrowableBuffer>>,
     deadline: Deadline,
+    /// The number in the [`MessageCounter`].
+    number: u64,
     done: Arc<dyn Completion>,
 }
 
@@ -100,6 +104,7 @@ impl PluginMessages {
             communicator,
             failure_state: state,
             poll_count: AtomicU32::new(1),
+            counter: MessageCounter::default(),
             list: Mutex::default(),
         }))
     }
@@ -215,6 +220,10 @@ impl PointToPoint for PluginMessages {
         }
     }
 
+    fn traffic(&self, work_id: usize) -> MessageTraffic {
+        self.0.counter.traffic(work_id)
+    }
+
     /// Returns `None`, because a plug-in does not report that a rank has left.
     fn departure_error(&self, _: Rank) -> Option<Error> {
         None
@@ -242,7 +251,12 @@ impl PluginMessagesShared {
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }
         self.ensure_worker()?;
-        let submitted = self.communicator.submit(task)?;
+        let number = self.counter.begin(task.kind, (task.peer, task.tag), done.work_id());
+        let submitted = self.communicator.submit(task);
+        self.counter.end_submission();
+        let submitted = submitted.inspect_err(|error| {
+            self.counter.end(number, &Err(error.clone()));
+        })?;
         let outstanding = OutstandingMessage {
             request: match submitted {
                 SubmitOutcome::Pending(request) => request,
@@ -254,11 +268,12 @@ impl PluginMessagesShared {
             max_bytes,
             growable_buffer,
             deadline: *task.deadline,
+            number,
             done,
         };
         match submitted {
             SubmitOutcome::Done(received) => {
-                outstanding.complete(self.to_delivery(&outstanding, received))
+                self.complete(&outstanding, self.to_delivery(&outstanding, received));
             }
             SubmitOutcome::Pending(_) => {
                 self.lock_list().outstanding.push(outstanding);
@@ -344,11 +359,16 @@ impl PluginMessagesShared {
         drop(list);
         let has_progressed = !ended.is_empty();
         // The completions are called last, because a completion may drop the group.
-        ended.into_iter().for_each(|(outstanding, outcome)| outstanding.complete(outcome));
+        ended.into_iter().for_each(|(outstanding, outcome)| self.complete(&outstanding, outcome));
         if has_progressed {
             self.failure_state.doorbell().notify();
         }
         has_progressed
+    }
+
+    fn complete(&self, outstanding: &OutstandingMessage, outcome: Result<Delivery>) {
+        self.counter.end(outstanding.number, &outcome);
+        outstanding.call_completion(outcome);
     }
 
     fn closed_error(&self) -> Error {
@@ -437,7 +457,7 @@ impl PluginMessagesShared {
 }
 
 impl OutstandingMessage {
-    fn complete(&self, outcome: Result<Delivery>) {
+    fn call_completion(&self, outcome: Result<Delivery>) {
         match (outcome, &self.growable_buffer) {
             (Ok(delivery), Some(buffer)) => {
                 let bytes = buffer.take();

@@ -48,6 +48,7 @@ impl MatchingState {
                 .map(|(peer, _)| peer)
                 .collect(),
             announced: announced.take(MAX_ANNOUNCED).collect(),
+            counts: None,
             unmatched: self.unmatched_messages(work_id),
         }
     }

@@ -16,7 +16,7 @@ use crate::process::this_process;
 use crate::process::thread::{self, THREAD_FLAGS, ThreadFlags};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -56,12 +56,29 @@ pub(super) struct BlockedCall {
     pub(super) deadlines: [Option<Deadline>; 2],
 }
 
+impl BlockedCall {
+    /// Describes a wait for the operation with this sequence number.
+    fn of_work(queue: usize, sequence: u64, work: &AwaitedWork) -> Self {
+        let operation = match work.kind {
+            AwaitedWorkKind::Collective => AwaitedOperation::Collective { sequence },
+            AwaitedWorkKind::Message(work_id, message) => {
+                AwaitedOperation::Message { work_id, message }
+            }
+            AwaitedWorkKind::Control => AwaitedOperation::Control,
+        };
+        Self { queue, operation, timeout: None, deadlines: work.deadlines.map(Some) }
+    }
+}
+
+/// The calls of a wait: it ends when all calls of one branch have ended.
+pub(super) type CallBranches = Vec<Vec<BlockedCall>>;
+
 /// A call that is blocked.
 #[derive(Clone, Debug)]
 pub(super) struct RegisteredCall {
     /// The number of the wait. No other wait of this process has the number.
     pub(super) wait: u64,
-    pub(super) call: BlockedCall,
+    pub(super) branches: CallBranches,
     pub(super) published: Option<Arc<PublishedNeeds>>,
 }
 
@@ -84,10 +101,11 @@ struct CurrentCall {
     sliced_wait: Cell<Option<SlicedWait>>,
 }
 
-/// A wait for a work in several calls.
+/// A wait in several calls.
 #[derive(Clone, Copy, Debug)]
 struct SlicedWait {
-    work_id: usize,
+    /// Identifies the awaited works.
+    id: usize,
     since: Instant,
     /// The number of the wait if the call is registered; otherwise 0.
     wait: u64,
@@ -99,6 +117,15 @@ pub(in crate::api) struct AwaitedWork {
     pub(in crate::api) kind: AwaitedWorkKind,
     /// The deadlines of the operation and of the call.
     pub(in crate::api) deadlines: [Deadline; 2],
+}
+
+/// A work of a wait for any of several works.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) struct ListedWork {
+    /// The address of the group's queue.
+    pub(in crate::api) queue: usize,
+    pub(in crate::api) sequence: u64,
+    pub(in crate::api) work: AwaitedWork,
 }
 
 /// What a work waits for.
@@ -123,6 +150,9 @@ thread_local! {
             sliced_wait: Cell::new(None),
         }
     };
+
+    /// The calls of a wait for any of several works; otherwise empty.
+    static LISTED_CALLS: RefCell<CallBranches> = const { RefCell::new(Vec::new()) };
 }
 
 impl CurrentCall {
@@ -139,26 +169,23 @@ impl CurrentCall {
     }
 
     /// Returns the call, if it is not registered.
-    fn unregistered(&self) -> Option<BlockedCall> {
+    fn unregistered(&self) -> Option<CallBranches> {
         let (queue, sequence) = (self.queue.get(), self.sequence.get());
         if queue == 0 || self.wait.get() != 0 {
             return None;
         }
+        let listed = LISTED_CALLS.with(|listed| listed.borrow().clone());
+        if !listed.is_empty() {
+            return Some(listed);
+        }
         let timeout = self.timeout_ms.get().map(Duration::from_millis);
         let work = self.awaited_work.get().filter(|_| timeout.is_none());
-        let kind = work.map_or(AwaitedWorkKind::Collective, |work| work.kind);
-        Some(BlockedCall {
-            queue,
-            operation: match kind {
-                AwaitedWorkKind::Collective => AwaitedOperation::Collective { sequence },
-                AwaitedWorkKind::Message(work_id, message) => {
-                    AwaitedOperation::Message { work_id, message }
-                }
-                AwaitedWorkKind::Control => AwaitedOperation::Control,
-            },
-            timeout,
-            deadlines: work.map_or([None; 2], |work| work.deadlines.map(Some)),
-        })
+        let collective = AwaitedOperation::Collective { sequence };
+        let call = match work {
+            Some(work) => BlockedCall::of_work(queue, sequence, &work),
+            None => BlockedCall { queue, operation: collective, timeout, deadlines: [None; 2] },
+        };
+        Some(vec![vec![call]])
     }
 }
 
@@ -184,6 +211,8 @@ static DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 #[must_use]
 pub(in crate::api) struct BlockedCallGuard {
     is_outermost: bool,
+    /// Whether the guard has set the list of calls.
+    has_list: bool,
 }
 
 impl BlockedCallGuard {
@@ -192,6 +221,7 @@ impl BlockedCallGuard {
     pub(in crate::api) fn collective(queue: usize, sequence: u64, timeout_ms: u64) -> Self {
         Self {
             is_outermost: CURRENT.with(|current| current.begin(queue, sequence, Some(timeout_ms))),
+            has_list: false,
         }
     }
 
@@ -204,25 +234,21 @@ impl BlockedCallGuard {
             }
             is_outermost
         });
-        Self { is_outermost }
+        Self { is_outermost, has_list: false }
     }
 
-    /// Begins or continues a wait in slices for the work with this id.
-    pub(in crate::api) fn slice(
-        queue: usize,
-        sequence: u64,
-        work: AwaitedWork,
-        work_id: usize,
-    ) -> Self {
+    /// Begins or continues a wait in slices. The id identifies the awaited works. `begin` begins
+    /// the wait of one slice.
+    pub(in crate::api) fn slice(id: usize, begin: impl FnOnce() -> Self) -> Self {
         let found = CURRENT.with(|current| current.sliced_wait.get());
-        let sliced = match found.filter(|sliced| sliced.work_id == work_id) {
+        let sliced = match found.filter(|sliced| sliced.id == id) {
             Some(sliced) => sliced,
             None => {
                 end_sliced_wait();
-                SlicedWait { work_id, since: Instant::now(), wait: 0 }
+                SlicedWait { id, since: Instant::now(), wait: 0 }
             }
         };
-        let guard = Self::work(queue, sequence, work);
+        let guard = begin();
         if guard.is_outermost {
             CURRENT.with(|current| {
                 current.sliced_wait.set(Some(sliced));
@@ -249,6 +275,23 @@ impl BlockedCallGuard {
                 THREAD_FLAGS.with(ThreadFlags::begin_sliced_wait);
             }
         });
+    }
+
+    /// Begins a wait for any of several works. A batch is the list of the works of its calls, and
+    /// any other work is a list with one entry.
+    pub(in crate::api) fn any_work(works: &[Vec<ListedWork>]) -> Self {
+        let Some(&ListedWork { queue, work, .. }) = works.iter().flatten().next() else {
+            return Self { is_outermost: false, has_list: false };
+        };
+        let mut guard = Self::work(queue, 0, work);
+        if guard.is_outermost {
+            guard.has_list = true;
+            let call = |it: &ListedWork| BlockedCall::of_work(it.queue, it.sequence, &it.work);
+            let branch = |works: &Vec<ListedWork>| works.iter().map(call).collect();
+            LISTED_CALLS.set(works.iter().map(branch).collect());
+            CURRENT.with(|current| current.polls.set(None));
+        }
+        guard
     }
 
     /// Begins a call that waits for control messages of other ranks in the group with this queue.
@@ -283,6 +326,9 @@ impl Drop for BlockedCallGuard {
             current.queue.set(0);
             current.wait.replace(0)
         });
+        if self.has_list {
+            LISTED_CALLS.take();
+        }
         if wait != 0 {
             unregister(wait);
         }
@@ -320,11 +366,11 @@ pub(super) fn record_poll() {
 
 /// Adds the call of this thread to the blocked calls, if it is not there.
 pub(super) fn register_current_call() {
-    let Some(call) = CURRENT.with(CurrentCall::unregistered) else { return };
+    let Some(branches) = CURRENT.with(CurrentCall::unregistered) else { return };
     let mut list = lock(&LIST);
     list.last_wait = next_wait(list.last_wait);
     let wait = list.last_wait;
-    list.calls.push(RegisteredCall { wait, call, published: None });
+    list.calls.push(RegisteredCall { wait, branches, published: None });
     let needs_detector = !std::mem::replace(&mut list.has_detector, true);
     drop(list);
     CURRENT.with(|current| current.wait.set(wait));

@@ -1,7 +1,9 @@
 //! The record of a blocked process, as it is stored for the other processes.
 
+use super::awaited_ranks::{AwaitedRanks, awaited_ranks};
+use crate::api::observe::recorder::OpenGroup;
 use crate::base::ids::Rank;
-use crate::transport::MessageTraffic;
+use crate::transport::{MessageCounts, MessageTraffic, PeerTag};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -28,7 +30,10 @@ pub(super) struct BlockedRecord {
     pub(super) joining: Option<(u64, String)>,
     /// The groups of the process by their short ids.
     pub(super) groups: BTreeMap<u64, GroupSnapshot>,
-    pub(super) edges: Vec<WaitEdge>,
+    /// What the wait needs. It ends when all targets of one branch have ended. A wait for any of
+    /// several works has one branch for each work, and other waits have one branch. Without edges,
+    /// the list is empty.
+    pub(super) branches: Vec<WaitBranch>,
     /// How often the process has confirmed that its wait is a part of a cycle.
     pub(super) confirmations: u64,
     /// Whether the process has failed its call because of a deadlock.
@@ -48,13 +53,19 @@ pub(super) struct GroupSnapshot {
     pub(super) sent: Vec<(Rank, Option<u64>)>,
     /// The announced messages that no receive has matched: the sender and its number.
     pub(super) announced: Vec<(Rank, u64)>,
+    /// The wait of a collective's algorithm for other ranks.
+    pub(super) awaited: Option<AwaitedRanks>,
+    /// The numbers of messages, if the engine counts messages instead of bytes.
+    pub(super) counts: Option<MessageCounts>,
 }
 
 impl GroupSnapshot {
     /// Creates the state from what a rank knows about itself.
-    pub(super) fn new(rank: Rank, issued: u64, is_idle: bool, traffic: &MessageTraffic) -> Self {
-        let MessageTraffic { sent, announced, .. } = traffic;
-        Self { rank, issued, is_idle, sent: sent.clone(), announced: announced.clone() }
+    pub(super) fn new(group: &OpenGroup<'_>, traffic: &MessageTraffic) -> Self {
+        let OpenGroup { id, rank, issued, is_idle, .. } = *group;
+        let MessageTraffic { sent, announced, counts, .. } = traffic.clone();
+        let awaited = awaited_ranks(id, rank).map(|report| report.awaited);
+        Self { rank, issued, is_idle, sent, announced, awaited, counts }
     }
 
     /// Returns whether all messages to a rank are within the first `received` bytes.
@@ -64,8 +75,11 @@ impl GroupSnapshot {
     }
 }
 
-/// An edge from the wait of the process with the record to other waits. The wait cannot end before
-/// one of the targets ends.
+/// The edges of one branch.
+pub(super) type WaitBranch = Vec<WaitEdge>;
+
+/// An edge from the wait of the process with the record to other waits. The branch with the edge
+/// cannot end before one of the targets ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WaitEdge {
     /// The rank of the process with the record in the outermost group.
@@ -73,7 +87,7 @@ pub(super) struct WaitEdge {
     pub(super) targets: Vec<WaitId>,
     /// The short id of the group of the call. The processes of all targets are members.
     pub(super) group: u64,
-    /// A description, for example "rank 0 waits for rank 1 in barrier #3 of group world".
+    /// What the wait needs, for example "rank 1 in barrier #3 of group world".
     pub(super) text: String,
 }
 
@@ -81,20 +95,23 @@ impl BlockedRecord {
     /// Encodes the record for the store.
     pub(super) fn encode(&self) -> Vec<u8> {
         let group = |(id, state): (&u64, &GroupSnapshot)| {
-            let GroupSnapshot { rank, issued, is_idle, sent, announced } = state;
-            json!([id, rank, issued, is_idle, sent, announced])
+            let GroupSnapshot { rank, issued, is_idle, sent, announced, awaited, counts } = state;
+            let counts = counts.as_ref().map(encode_counts);
+            let awaited = awaited.as_ref().map(|it| (it.number, it.sequence, &it.ranks));
+            json!([id, rank, issued, is_idle, sent, announced, awaited, counts])
         };
         let target = |target: &WaitId| json!([target.process, target.wait]);
         let edge = |edge: &WaitEdge| {
             let targets: Vec<Value> = edge.targets.iter().map(target).collect();
             json!([edge.from, targets, edge.group, edge.text])
         };
+        let branch = |edges: &WaitBranch| Value::from(edges.iter().map(edge).collect::<Vec<_>>());
         json!({
             "wait": self.wait,
             "may_fail": self.may_fail,
             "joining": self.joining,
             "groups": self.groups.iter().map(group).collect::<Vec<_>>(),
-            "edges": self.edges.iter().map(edge).collect::<Vec<_>>(),
+            "branches": self.branches.iter().map(branch).collect::<Vec<_>>(),
             "confirmations": self.confirmations,
             "has_failed": self.has_failed,
         })
@@ -109,7 +126,7 @@ impl BlockedRecord {
         }
         let value: Value = serde_json::from_slice(bytes).ok()?;
         let groups = value["groups"].as_array()?.iter().map(decode_group);
-        let edges = value["edges"].as_array()?.iter().map(decode_edge);
+        let branches = value["branches"].as_array()?.iter().map(decode_branch);
         let joining = match &value["joining"] {
             Value::Null => None,
             joining => Some((joining[0].as_u64()?, joining[1].as_str()?.to_owned())),
@@ -119,11 +136,49 @@ impl BlockedRecord {
             may_fail: value["may_fail"].as_bool()?,
             joining,
             groups: groups.collect::<Option<_>>()?,
-            edges: edges.collect::<Option<_>>()?,
+            branches: branches.collect::<Option<_>>()?,
             confirmations: value["confirmations"].as_u64()?,
             has_failed: value["has_failed"].as_bool()?,
         })
     }
+}
+
+fn decode_awaited(value: &Value) -> Option<AwaitedRanks> {
+    Some(AwaitedRanks {
+        number: value[0].as_u64()?,
+        sequence: value[1].as_u64()?,
+        ranks: value[2].as_array()?.iter().map(decode_rank).collect::<Option<_>>()?,
+    })
+}
+
+fn encode_counts(counts: &MessageCounts) -> Value {
+    let MessageCounts { sent, received, posted } = counts;
+    let list = |counts: &BTreeMap<PeerTag, u64>| {
+        Value::from(counts.iter().map(|((rank, tag), n)| json!([rank, tag, n])).collect::<Vec<_>>())
+    };
+    json!([list(sent), list(received), posted])
+}
+
+fn decode_counts(value: &Value) -> Option<MessageCounts> {
+    let list = |value: &Value| -> Option<BTreeMap<PeerTag, u64>> {
+        let entry =
+            |it: &Value| Some(((decode_rank(&it[0])?, decode_tag(&it[1])?), it[2].as_u64()?));
+        value.as_array()?.iter().map(entry).collect()
+    };
+    let posted = |it: &Value| {
+        let source = if it[0].is_null() { None } else { Some(decode_rank(&it[0])?) };
+        let tag = if it[1].is_null() { None } else { Some(decode_tag(&it[1])?) };
+        Some((source, tag))
+    };
+    Some(MessageCounts {
+        sent: list(&value[0])?,
+        received: list(&value[1])?,
+        posted: value[2].as_array()?.iter().map(posted).collect::<Option<_>>()?,
+    })
+}
+
+fn decode_tag(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
 }
 
 fn decode_rank(value: &Value) -> Option<Rank> {
@@ -142,8 +197,14 @@ fn decode_group(value: &Value) -> Option<(u64, GroupSnapshot)> {
         is_idle: value[3].as_bool()?,
         sent: value[4].as_array()?.iter().map(sent).collect::<Option<_>>()?,
         announced: value[5].as_array()?.iter().map(announced).collect::<Option<_>>()?,
+        awaited: if value[6].is_null() { None } else { Some(decode_awaited(&value[6])?) },
+        counts: if value[7].is_null() { None } else { Some(decode_counts(&value[7])?) },
     };
     Some((value[0].as_u64()?, state))
+}
+
+fn decode_branch(value: &Value) -> Option<WaitBranch> {
+    value.as_array()?.iter().map(decode_edge).collect()
 }
 
 fn decode_edge(value: &Value) -> Option<WaitEdge> {

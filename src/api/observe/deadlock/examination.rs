@@ -1,13 +1,15 @@
 //! The examination of one blocked call: the edges from its wait to the waits of other processes,
 //! and the confirmation of a cycle.
 
+use super::awaited_ranks::AwaitedRanks;
 use super::blocked_calls::{self, RegisteredCall};
-use super::blocked_record::{BlockedRecord, WaitEdge, WaitId};
-use super::needs::{Need, RankNeed};
-use super::own_state::OwnState;
+use super::blocked_record::{BlockedRecord, WaitBranch, WaitEdge, WaitId};
+use super::needs::{Need, NeededCall, RankNeed};
+use super::own_state::{OwnCall, OwnState};
 use super::wait_graph::{ClosedWait, describe_deadlock, find_deadlock};
 use crate::base::deadline::Deadline;
 use crate::base::error::{ErrorKind, Result};
+use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::store::Store;
 use std::collections::HashMap;
@@ -73,7 +75,9 @@ pub(super) struct Examination {
     seen: HashMap<WaitId, SeenConfirmations>,
     /// The times at which the records of other waits were first read.
     first_reads: HashMap<WaitId, Instant>,
-    /// The position in the list of needs at which the next step begins to read.
+    /// The times at which the waits of other ranks' algorithms were first read.
+    first_reads_of_awaited: HashMap<(WaitId, u64), Instant>,
+    /// The position in the lists of needs at which the next step begins to read.
     next_need: usize,
     is_logged: bool,
     /// The store with the record.
@@ -125,6 +129,7 @@ impl Examination {
             confirmations: 0,
             seen: HashMap::new(),
             first_reads: HashMap::new(),
+            first_reads_of_awaited: HashMap::new(),
             next_need: 0,
             is_logged: false,
             record_store: None,
@@ -137,10 +142,7 @@ impl Examination {
     /// The errors of the store.
     pub(super) fn step(&mut self, is_single: bool) -> Result<StepOutcome> {
         let published = blocked_calls::published_needs(self.registered.wait);
-        let Some(own) = OwnState::read(&self.registered.call, published.as_deref()) else {
-            return Ok(StepOutcome::Idle);
-        };
-        let Some(process) = own.processes.get(own.caller.rank).cloned() else {
+        let Some(own) = OwnState::read(&self.registered.branches, published.as_deref()) else {
             return Ok(StepOutcome::Idle);
         };
         // The state must have been read during the wait.
@@ -153,88 +155,156 @@ impl Examination {
             may_fail: is_single && own.remaining > MIN_REMAINING,
             joining: own.joining.clone(),
             groups: own.groups.clone(),
-            edges: self.find_edges(&own, &mut reader)?,
+            branches: self.find_branches(&own, &mut reader)?,
             confirmations: self.confirmations,
             has_failed: false,
         };
-        let edges_of = |id: &WaitId| reader.record_of_wait(id).map(|record| record.edges.clone());
+        let branches_of =
+            |id: &WaitId| reader.record_of_wait(id).map(|record| record.branches.clone());
         let before = record.confirmations;
-        let own_wait = WaitId { process: process.clone(), wait: record.wait };
-        let waits = find_deadlock(&own_wait, &record.edges, edges_of);
+        let own_wait = WaitId { process: own.process.clone(), wait: record.wait };
+        let waits = find_deadlock(&own_wait, &record.branches, branches_of);
         let verdict = waits.and_then(|waits| {
             let text = self.check_deadlock(&waits, &mut record, &mut reader)?;
-            let waits_for_own = waits.iter().filter(|it| it.edge.targets.contains(&own_wait));
-            let mut groups: Vec<u64> = waits_for_own.map(|it| it.edge.group).collect();
-            groups.push(own.caller.group);
-            Some(Deadlock { text, groups })
+            let edges = waits.iter().flat_map(|wait| &wait.edges);
+            let to_own = edges.filter(|edge| edge.targets.contains(&own_wait));
+            let of_own = waits.first().into_iter().flat_map(|wait| &wait.edges);
+            Some(Deadlock { text, groups: to_own.chain(of_own).map(|edge| edge.group).collect() })
         });
         self.record_store = Some(Arc::downgrade(&own.store));
-        self.store(own.store.as_ref(), process, &record)?;
+        self.store(own.store.as_ref(), own.process.clone(), &record)?;
         Ok(match verdict {
             Some(deadlock) => StepOutcome::Deadlock(deadlock),
-            None if record.edges.is_empty() => StepOutcome::Idle,
+            None if record.branches.is_empty() => StepOutcome::Idle,
             None if record.confirmations > before => StepOutcome::Confirmed,
             None => StepOutcome::Active,
         })
     }
 
-    /// Returns the edges from the wait of the call. Reads the records of some of the needed
-    /// processes; the next step continues with other processes.
-    fn find_edges(
+    /// Returns the branches of the wait; none if a branch has no edges. Reads the records of some
+    /// of the needed processes; the next step continues with other processes.
+    fn find_branches(
         &mut self,
         own: &OwnState,
         reader: &mut RecordReader<'_>,
-    ) -> Result<Vec<WaitEdge>> {
-        let count = own.needs.len();
-        let mut edges = Vec::new();
-        for step in 0..count.min(MAX_READS) {
-            let need = &own.needs[(self.next_need + step) % count];
-            edges.extend(self.edge_of(need, own, reader)?);
+    ) -> Result<Vec<WaitBranch>> {
+        let mut branches = Vec::with_capacity(own.branches.len());
+        for calls in &own.branches {
+            let needs: Vec<(&OwnCall, &Need)> =
+                calls.iter().flat_map(|call| call.needs.iter().map(move |it| (call, it))).collect();
+            let mut edges = Vec::new();
+            for step in 0..needs.len().min(MAX_READS) {
+                let (call, need) = needs[(self.next_need + step) % needs.len()];
+                for need in self.expand(need, call, reader)? {
+                    edges.extend(self.edge_of(&need, call, reader)?);
+                }
+            }
+            if edges.is_empty() {
+                // The next step looks at other processes.
+                self.next_need += if needs.len() > MAX_READS { MAX_READS } else { 0 };
+                return Ok(Vec::new());
+            }
+            branches.push(edges);
         }
-        // If there are edges, the next step looks at the same processes.
-        if edges.is_empty() && count > MAX_READS {
-            self.next_need = (self.next_need + MAX_READS) % count;
+        Ok(branches)
+    }
+
+    /// Replaces the need that a rank takes part in a collective, if the algorithm of this rank
+    /// waits for other ranks itself. The need is then that these ranks take part. For example, a
+    /// root waits for the leader of its host, and the leader waits for the leader of another host.
+    ///
+    /// The call of this process still waited for the rank after the wait of the rank was known. So
+    /// the rank has done all that it does before the end of its own wait.
+    fn expand(
+        &mut self,
+        need: &Need,
+        call: &OwnCall,
+        reader: &mut RecordReader<'_>,
+    ) -> Result<Vec<Need>> {
+        let [RankNeed { rank, call: NeededCall::Participation { sequence, reported } }] =
+            need.alternatives.as_slice()
+        else {
+            return Ok(vec![need.clone()]);
+        };
+        let (mut open, mut visited, mut expanded) =
+            (vec![(*rank, *sequence)], Vec::new(), Vec::new());
+        while let Some((rank, sequence)) = open.pop() {
+            if rank == call.caller.rank || visited.len() >= MAX_READS || visited.contains(&rank) {
+                continue;
+            }
+            visited.push(rank);
+            match self.awaited_by(rank, call, reader)? {
+                Some((awaited, first_read)) if awaited.sequence <= sequence => {
+                    if *reported > first_read {
+                        open.extend(awaited.ranks.iter().map(|&rank| (rank, awaited.sequence)));
+                    }
+                }
+                _ => {
+                    let call = NeededCall::Participation { sequence, reported: *reported };
+                    expanded.push(RankNeed { rank, call }.into());
+                }
+            }
         }
-        Ok(edges)
+        Ok(expanded)
+    }
+
+    /// Returns for which ranks the algorithm of a rank waits, and when this wait was read first.
+    fn awaited_by(
+        &mut self,
+        rank: Rank,
+        call: &OwnCall,
+        reader: &mut RecordReader<'_>,
+    ) -> Result<Option<(AwaitedRanks, Instant)>> {
+        let Some(process) = call.processes.get(rank) else { return Ok(None) };
+        let Some(record) = reader.read(process)? else { return Ok(None) };
+        let state = record.groups.get(&call.caller.group).filter(|state| state.rank == rank);
+        let Some(awaited) = state.and_then(|state| state.awaited.clone()) else { return Ok(None) };
+        let id = WaitId { process: process.clone(), wait: record.wait };
+        let key = (id, awaited.number);
+        let first_read = *self.first_reads_of_awaited.entry(key).or_insert_with(Instant::now);
+        Ok(Some((awaited, first_read)))
     }
 
     /// Returns the edge for something that the call needs, if no process has done it.
     fn edge_of(
         &mut self,
         need: &Need,
-        own: &OwnState,
+        call: &OwnCall,
         reader: &mut RecordReader<'_>,
     ) -> Result<Option<WaitEdge>> {
         let mut targets = Vec::with_capacity(need.alternatives.len());
         for alternative in &need.alternatives {
-            let Some(target) = self.target_of(alternative, own, reader)? else { return Ok(None) };
+            let Some(target) = self.target_of(alternative, call, reader)? else { return Ok(None) };
             targets.push(target);
         }
-        let global = |rank: usize| own.global_ranks.get(rank).copied().unwrap_or(rank);
-        let from = global(own.caller.rank);
+        let global = |rank: usize| call.global_ranks.get(rank).copied().unwrap_or(rank);
         let whom = match need.alternatives.as_slice() {
             [one] => format!("rank {}", global(one.rank)),
             _ => "any rank".to_owned(),
         };
-        let text = format!("rank {from} waits for {whom} in {}", own.text);
-        Ok(Some(WaitEdge { from, targets, group: own.caller.group, text }))
+        Ok(Some(WaitEdge {
+            from: global(call.caller.rank),
+            targets,
+            group: call.caller.group,
+            text: format!("{whom} in {}", call.text),
+        }))
     }
 
     /// Returns the wait of a process that has not made the needed call.
     fn target_of(
         &mut self,
         need: &RankNeed,
-        own: &OwnState,
+        call: &OwnCall,
         reader: &mut RecordReader<'_>,
     ) -> Result<Option<WaitId>> {
-        let Some(process) = own.processes.get(need.rank).cloned() else { return Ok(None) };
-        if need.rank == own.caller.rank {
+        let Some(process) = call.processes.get(need.rank).cloned() else { return Ok(None) };
+        if need.rank == call.caller.rank {
             return Ok(Some(WaitId { process, wait: self.registered.wait }));
         }
         let Some(record) = reader.read(&process)? else { return Ok(None) };
         let id = WaitId { process, wait: record.wait };
         let first_read = *self.first_reads.entry(id.clone()).or_insert_with(Instant::now);
-        Ok(need.is_unmet(own.caller, record, first_read).then_some(id))
+        Ok(need.is_unmet(call.caller, record, first_read).then_some(id))
     }
 
     /// Confirms a deadlock, or logs it if its calls may not fail. Returns the text of the deadlock
@@ -278,8 +348,8 @@ impl Examination {
     /// Logs a deadlock whose calls do not fail. Of its processes, the one with the lowest rank logs
     /// it.
     fn log_once(&mut self, waits: &[ClosedWait], text: &str) {
-        let own = waits.first().map(|wait| wait.edge.from);
-        if own == waits.iter().map(|wait| wait.edge.from).min()
+        let own = waits.first().map(ClosedWait::rank);
+        if own == waits.iter().map(ClosedWait::rank).min()
             && !std::mem::replace(&mut self.is_logged, true)
         {
             crate::log!(

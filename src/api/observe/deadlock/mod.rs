@@ -39,9 +39,10 @@
 //! traffic of the engine. Probes, monitored barriers and creations of groups wait for control
 //! messages, and publish their needs ([`BlockedCallGuard::publish`]).
 //!
-//! **Limits.** Some waits have no edges: waits for any of several works, and messages of back ends
-//! that do not report their traffic. The same holds for a wait for the leader of a host that itself
-//! waits for another rank.
+//! **Branches.** A wait for any of several works has edges for each of the works: it is in a
+//! deadlock only if all works are.
+//!
+//! **Limits.** Messages of GPUs have no edges.
 
 mod awaited_ranks;
 mod blocked_calls;
@@ -57,7 +58,7 @@ mod wait_graph;
 
 pub(in crate::api) use awaited_ranks::record_awaited_ranks;
 pub(in crate::api) use blocked_calls::{
-    AwaitedWork, AwaitedWorkKind, BlockedCallGuard, PublishedNeeds,
+    AwaitedWork, AwaitedWorkKind, BlockedCallGuard, ListedWork, PublishedNeeds,
 };
 pub(in crate::api) use needs::Need;
 

@@ -31,8 +31,13 @@ pub(super) enum NeededCall {
     Participation { sequence: u64, reported: Instant },
     /// A send. This rank has processed this number of bytes of the process.
     Send { received: u64 },
+    /// A send with this tag, or with any tag. This rank has received this number of such messages
+    /// of the process.
+    CountedSend { tag: Option<u32>, received: u64 },
     /// A receive of the message that was announced under this number.
     Receive { number: u64 },
+    /// A receive of the message at this position among the messages of this rank with the tag.
+    CountedReceive { tag: u32, position: u64 },
     /// The creation of the group that this rank creates: the short id of the parent, and the name.
     /// This rank has processed this number of bytes of the process.
     Joining { received: u64, parent: u64, name: String },
@@ -54,16 +59,18 @@ impl From<RankNeed> for Need {
 impl Need {
     /// Returns the need for a message of a rank; `None` if a message of it is partly received.
     pub(in crate::api) fn message_of(rank: Rank, traffic: &MessageTraffic) -> Option<Self> {
-        Some(RankNeed::message(rank, traffic)?.into())
+        Some(RankNeed::message(rank, None, traffic)?.into())
     }
 
-    /// Returns the need for a message of any of these ranks, as far as they are present.
+    /// Returns the need for a message of any of these ranks, as far as they are present. The tag
+    /// counts only for engines that count messages.
     pub(in crate::api) fn message_of_any(
         ranks: impl Iterator<Item = Rank>,
+        tag: Option<u32>,
         traffic: &MessageTraffic,
     ) -> Option<Self> {
         let present = ranks.filter(|rank| !traffic.departed.contains(rank));
-        let alternatives = present.map(|rank| RankNeed::message(rank, traffic));
+        let alternatives = present.map(|rank| RankNeed::message(rank, tag, traffic));
         let alternatives: Vec<RankNeed> = alternatives.collect::<Option<_>>()?;
         (!alternatives.is_empty()).then_some(Self { alternatives })
     }
@@ -82,9 +89,14 @@ impl Need {
 }
 
 impl RankNeed {
-    fn message(rank: Rank, traffic: &MessageTraffic) -> Option<Self> {
-        let received = traffic.received_from(rank)?;
-        Some(Self { rank, call: NeededCall::Send { received } })
+    fn message(rank: Rank, tag: Option<u32>, traffic: &MessageTraffic) -> Option<Self> {
+        let call = match &traffic.counts {
+            Some(counts) => {
+                NeededCall::CountedSend { tag, received: counts.received_from(rank, tag) }
+            }
+            None => NeededCall::Send { received: traffic.received_from(rank)? },
+        };
+        Some(Self { rank, call })
     }
 
     /// Returns whether the record of the process shows that it has not made the call. The record
@@ -104,7 +116,17 @@ impl RankNeed {
                 state.issued < *sequence && state.is_idle && *reported > first_read
             }
             NeededCall::Send { received } => state.has_sent_at_most(caller.rank, *received),
+            NeededCall::CountedSend { tag, received } => {
+                let counts = state.counts.as_ref();
+                counts.is_some_and(|counts| counts.sent_to(caller.rank, *tag) <= *received)
+            }
             NeededCall::Receive { number } => state.announced.contains(&(caller.rank, *number)),
+            NeededCall::CountedReceive { tag, position } => {
+                state.counts.as_ref().is_some_and(|counts| {
+                    counts.received_from(caller.rank, Some(*tag)) < *position
+                        && !counts.may_receive(caller.rank, *tag)
+                })
+            }
             NeededCall::Joining { received, parent, name } => {
                 let is_joining = record
                     .joining
@@ -162,6 +184,7 @@ fn data_sources(
 
 /// Returns what a message needs. Rank `me` of a group of `size` ranks sends or receives it.
 pub(super) fn needs_of_message(traffic: &MessageTraffic, me: Rank, size: WorldSize) -> Vec<Need> {
+    let others = || (0..size).filter(move |&rank| rank != me);
     let need = |message: &UnmatchedMessage| match *message {
         UnmatchedMessage::Send { to, number } => {
             Some(RankNeed { rank: to, call: NeededCall::Receive { number } }.into())
@@ -170,8 +193,24 @@ pub(super) fn needs_of_message(traffic: &MessageTraffic, me: Rank, size: WorldSi
             Some(RankNeed { rank: me, call: NeededCall::Send { received: 0 } }.into())
         }
         UnmatchedMessage::Receive { from: Some(from) } => Need::message_of(from, traffic),
-        UnmatchedMessage::Receive { from: None } => {
-            Need::message_of_any((0..size).filter(|&rank| rank != me), traffic)
+        UnmatchedMessage::Receive { from: None } => Need::message_of_any(others(), None, traffic),
+        UnmatchedMessage::CountedReceive { from, tag } => {
+            let counts = traffic.counts.as_ref()?;
+            if from.is_none_or(|from| from == me)
+                && counts.sent_to(me, tag) > counts.received_from(me, tag)
+            {
+                // This rank has sent the message itself.
+                return None;
+            }
+            match from {
+                Some(from) => Some(RankNeed::message(from, tag, traffic)?.into()),
+                None => Need::message_of_any(others(), tag, traffic),
+            }
+        }
+        UnmatchedMessage::CountedSend { to, .. } if to == me => None,
+        UnmatchedMessage::CountedSend { to, tag, position } => {
+            let call = NeededCall::CountedReceive { tag, position };
+            Some(RankNeed { rank: to, call }.into())
         }
     };
     traffic.unmatched.iter().filter_map(need).collect()

@@ -1,7 +1,7 @@
 //! The state of this process for the examination of one blocked call.
 
-use super::awaited_ranks::awaited_ranks;
-use super::blocked_calls::{AwaitedOperation, BlockedCall, PublishedNeeds};
+use super::awaited_ranks::{AwaitedRanksReport, awaited_ranks};
+use super::blocked_calls::{AwaitedOperation, BlockedCall, CallBranches, PublishedNeeds};
 use super::blocked_record::GroupSnapshot;
 use super::needs::{CallerRank, Need, NeededCall, RankNeed, needs_of_collective, needs_of_message};
 use crate::api::observe::recorder::{self, EntrySnapshot, OpenGroup};
@@ -15,6 +15,22 @@ use std::time::Duration;
 /// The state of this process.
 #[derive(Debug)]
 pub(super) struct OwnState {
+    /// The key of this process.
+    pub(super) process: String,
+    /// The calls of the wait: it ends when all calls of one branch have ended.
+    pub(super) branches: Vec<Vec<OwnCall>>,
+    /// The group that the call creates.
+    pub(super) joining: Option<(u64, String)>,
+    /// All groups of the process.
+    pub(super) groups: BTreeMap<u64, GroupSnapshot>,
+    pub(super) store: Arc<dyn Store>,
+    /// The time until the first deadline of the calls.
+    pub(super) remaining: Duration,
+}
+
+/// The state of one call of the wait.
+#[derive(Debug)]
+pub(super) struct OwnCall {
     pub(super) caller: CallerRank,
     /// The rank of each member of the group in the outermost group.
     pub(super) global_ranks: Vec<Rank>,
@@ -24,13 +40,9 @@ pub(super) struct OwnState {
     pub(super) text: String,
     /// What the call needs. The rank of this process comes first, and then the ranks after it.
     pub(super) needs: Vec<Need>,
-    /// The group that the call creates.
-    pub(super) joining: Option<(u64, String)>,
-    /// All groups of the process.
-    pub(super) groups: BTreeMap<u64, GroupSnapshot>,
-    pub(super) store: Arc<dyn Store>,
-    /// The time until the deadline of the call.
-    pub(super) remaining: Duration,
+    joining: Option<(u64, String)>,
+    store: Arc<dyn Store>,
+    remaining: Duration,
 }
 
 /// The needs and the description of a blocked call.
@@ -43,40 +55,60 @@ struct CallState {
 }
 
 impl OwnState {
-    /// Reads the state. `published` is what the call has published. Returns `None` if the group is
-    /// unknown or has no store.
-    pub(super) fn read(call: &BlockedCall, published: Option<&PublishedNeeds>) -> Option<Self> {
-        let mut own = None;
+    /// Reads the state. `published` is what the call has published. Returns `None` if a group is
+    /// unknown, if it has no store, or if the groups have different stores.
+    pub(super) fn read(
+        branches: &CallBranches,
+        published: Option<&PublishedNeeds>,
+    ) -> Option<Self> {
+        let mut found: Vec<Vec<Option<OwnCall>>> =
+            branches.iter().map(|calls| calls.iter().map(|_| None).collect()).collect();
         let mut groups = BTreeMap::new();
         recorder::visit_open_groups(|group| {
-            let is_own = group.queue == call.queue;
-            let work_id = match call.operation {
-                AwaitedOperation::Message { work_id, .. } if is_own => work_id,
-                _ => 0,
-            };
             let engine = group.backend.point_to_point();
-            let traffic = engine.map(|engine| engine.traffic(work_id)).unwrap_or_default();
-            let state = GroupSnapshot::new(group.rank, group.issued, group.is_idle, &traffic);
+            let traffic = |work_id| engine.map(|it| it.traffic(work_id)).unwrap_or_default();
+            let state = GroupSnapshot::new(group, &traffic(0));
             groups.insert(group.id, state);
-            if is_own {
-                own = Self::of_group(call, published, group, &traffic);
+            for (calls, found) in branches.iter().zip(&mut found) {
+                for (call, found) in calls.iter().zip(found) {
+                    if call.queue == group.queue {
+                        *found = OwnCall::read(call, published, group, traffic);
+                    }
+                }
             }
         });
-        own.map(|own| Self { groups, ..own })
+        let branches: Vec<Vec<OwnCall>> =
+            found.into_iter().map(|calls| calls.into_iter().collect()).collect::<Option<_>>()?;
+        let first = branches.iter().flatten().next()?;
+        let has_store =
+            |call: &OwnCall| std::ptr::addr_eq(call.store.as_ref(), first.store.as_ref());
+        if !branches.iter().flatten().all(has_store) {
+            return None;
+        }
+        Some(Self {
+            process: first.processes.get(first.caller.rank)?.clone(),
+            joining: first.joining.clone(),
+            groups,
+            store: Arc::clone(&first.store),
+            remaining: branches.iter().flatten().map(|call| call.remaining).min()?,
+            branches,
+        })
     }
+}
 
-    /// Creates the state without the list of groups.
-    fn of_group(
+impl OwnCall {
+    /// Reads the state of a call of this group.
+    fn read(
         call: &BlockedCall,
         published: Option<&PublishedNeeds>,
         group: &OpenGroup<'_>,
-        traffic: &MessageTraffic,
+        traffic: impl Fn(usize) -> MessageTraffic,
     ) -> Option<Self> {
         let (me, size) = (group.rank, group.global_ranks.len());
         let mut state = match call.operation {
             AwaitedOperation::Collective { sequence } => collective_state(group, sequence)?,
-            AwaitedOperation::Message { message, .. } => CallState {
-                needs: needs_of_message(traffic, me, size),
+            AwaitedOperation::Message { work_id, message } => CallState {
+                needs: needs_of_message(&traffic(work_id), me, size),
                 title: message.to_string(),
                 ..CallState::default()
             },
@@ -96,7 +128,6 @@ impl OwnState {
             text: format!("{} of group {}", state.title, group.name),
             needs: state.needs,
             joining: state.joining,
-            groups: BTreeMap::new(),
             store: group.store.upgrade()?,
             remaining: timeout.into_iter().chain(deadlines).min().unwrap_or(Duration::MAX),
         })
@@ -115,11 +146,10 @@ fn collective_state(group: &OpenGroup<'_>, sequence: u64) -> Option<CallState> {
     let sizes = entry.details().collective_sizes(&descriptor, me, Some(size));
     let mut needs = needs_of_collective(&descriptor, &sizes, me, size);
     // The call waits for all earlier collectives of the group, too.
-    let report = awaited_ranks(group.id, me).filter(|report| report.sequence <= sequence);
-    if let Some(report) = report {
-        let (sequence, reported) = (report.sequence, report.reported);
-        let call = NeededCall::Participation { sequence, reported };
-        let needs_of_report = report.ranks.iter().filter(|&&rank| rank != me && rank < size);
+    let report = awaited_ranks(group.id, me).filter(|report| report.awaited.sequence <= sequence);
+    if let Some(AwaitedRanksReport { awaited, reported, .. }) = report {
+        let call = NeededCall::Participation { sequence: awaited.sequence, reported };
+        let needs_of_report = awaited.ranks.iter().filter(|&&rank| rank != me && rank < size);
         needs
             .extend(needs_of_report.map(|&rank| Need::from(RankNeed { rank, call: call.clone() })));
     }

@@ -1,16 +1,18 @@
 //! Tests of the records, the edges and the cycles, without other processes.
 
-use super::awaited_ranks::{awaited_ranks, record_awaited_ranks};
+use super::awaited_ranks::{AwaitedRanks, awaited_ranks, record_awaited_ranks};
 use super::blocked_calls::next_wait;
-use super::blocked_record::{BlockedRecord, GroupSnapshot, WaitEdge, WaitId};
+use super::blocked_record::{BlockedRecord, GroupSnapshot, WaitBranch, WaitEdge, WaitId};
 use super::needs::{CallerRank, Need, NeededCall, RankNeed, needs_of_collective, needs_of_message};
 use super::wait_graph::{ClosedWait, describe_deadlock, find_deadlock};
 use crate::api::observe::operation_details::CallSizes;
 use crate::api::observe::recorder::short_group_id;
 use crate::base::ids::Nonce;
 use crate::base::label::Label;
-use crate::transport::{CountSpec, Descriptor, MessageTraffic, OpKind, UnmatchedMessage};
-use std::collections::{BTreeMap, HashMap};
+use crate::transport::{
+    CountSpec, Descriptor, MessageCounts, MessageTraffic, OpKind, UnmatchedMessage,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 fn wait_of(rank: usize, wait: u64) -> WaitId {
@@ -20,7 +22,7 @@ fn wait_of(rank: usize, wait: u64) -> WaitId {
 /// Creates an edge from a wait to the waits with one number of several processes.
 fn edge_to_any(from: usize, to: &[usize], wait: u64) -> WaitEdge {
     let targets = to.iter().map(|&to| wait_of(to, wait)).collect();
-    WaitEdge { from, targets, group: 7, text: format!("rank {from} waits for rank {to:?}") }
+    WaitEdge { from, targets, group: 7, text: format!("rank {to:?}") }
 }
 
 fn edge(from: usize, to: usize, wait: u64) -> WaitEdge {
@@ -29,7 +31,13 @@ fn edge(from: usize, to: usize, wait: u64) -> WaitEdge {
 
 fn state(issued: u64) -> GroupSnapshot {
     let (sent, announced) = (vec![(0, Some(64)), (2, None)], vec![(0, 5)]);
-    GroupSnapshot { rank: 1, issued, is_idle: true, sent, announced }
+    let counts = MessageCounts {
+        sent: BTreeMap::from([((0, 3), 2)]),
+        received: BTreeMap::from([((0, 3), 1), ((2, 9), 4)]),
+        posted: BTreeSet::from([(None, Some(9)), (Some(2), None)]),
+    };
+    let awaited = Some(AwaitedRanks { number: 4, sequence: 2, ranks: vec![0, 3] });
+    GroupSnapshot { rank: 1, issued, is_idle: true, sent, announced, awaited, counts: Some(counts) }
 }
 
 fn record() -> BlockedRecord {
@@ -38,7 +46,7 @@ fn record() -> BlockedRecord {
         may_fail: true,
         joining: Some((8, "pair".to_owned())),
         groups: BTreeMap::from([(7, state(4)), (u64::MAX, state(0))]),
-        edges: vec![edge(1, 0, 2), edge_to_any(1, &[2, 3], u64::MAX)],
+        branches: vec![vec![edge(1, 0, 2), edge_to_any(1, &[2, 3], u64::MAX)], vec![edge(1, 0, 3)]],
         confirmations: 9,
         has_failed: false,
     }
@@ -76,6 +84,13 @@ fn needs_are_unmet_only_with_proof() {
     assert!(!unmet(1, NeededCall::Send { received: 63 }, 7), "a message may be on its way");
     assert!(unmet(1, NeededCall::Receive { number: 5 }, 7));
     assert!(!unmet(1, NeededCall::Receive { number: 6 }, 7), "a receive may have matched");
+    let counted = |tag, received| unmet(1, NeededCall::CountedSend { tag, received }, 7);
+    assert!(counted(Some(3), 2) && counted(Some(4), 0) && counted(None, 2));
+    assert!(!counted(Some(3), 1) && !counted(None, 1), "a message may be on its way");
+    let receive = |tag, position| unmet(1, NeededCall::CountedReceive { tag, position }, 7);
+    assert!(receive(3, 2));
+    assert!(!receive(3, 1), "a receive has matched");
+    assert!(!receive(9, 1), "a receive may match");
     let joining =
         |received, name: &str| NeededCall::Joining { received, parent: 8, name: name.to_owned() };
     assert!(unmet(1, joining(64, "other"), 7), "the rank creates another group");
@@ -157,12 +172,17 @@ fn receive_from_any_rank_needs_one_of_the_present_ranks() {
 #[test]
 fn last_report_of_awaited_ranks_counts() {
     let group = Nonce([7; 16]);
-    let awaited = || awaited_ranks(short_group_id(group), 1).map(|it| (it.sequence, it.ranks));
+    let report = || awaited_ranks(short_group_id(group), 1).map(|it| it.awaited);
+    let awaited = || report().map(|it| (it.sequence, it.ranks));
     record_awaited_ranks(group, 1, 5, &[0, 2]);
     record_awaited_ranks(group, 2, 9, &[1]);
     assert_eq!(awaited(), Some((5, vec![0, 2])));
+    let number = report().map(|it| it.number);
+    record_awaited_ranks(group, 1, 5, &[0, 2]);
+    assert_eq!(report().map(|it| it.number), number, "the wait is the same");
     record_awaited_ranks(group, 1, 6, &[2]);
     assert_eq!(awaited(), Some((6, vec![2])));
+    assert_ne!(report().map(|it| it.number), number);
     record_awaited_ranks(group, 1, 6, &[]);
     assert_eq!(awaited(), None);
     record_awaited_ranks(group, 2, 9, &[]);
@@ -171,16 +191,23 @@ fn last_report_of_awaited_ranks_counts() {
 /// Searches for a deadlock with wait 1 of process 0. All waits of the other processes have the
 /// number `wait`.
 fn deadlock_of(edges: &[WaitEdge]) -> Option<Vec<ClosedWait>> {
-    let mut by_wait: HashMap<WaitId, Vec<WaitEdge>> = HashMap::new();
+    let mut by_rank: BTreeMap<usize, Vec<WaitBranch>> = BTreeMap::new();
     for edge in edges {
-        by_wait.entry(wait_of(edge.from, 1)).or_default().push(edge.clone());
+        by_rank.entry(edge.from).or_insert_with(|| vec![Vec::new()])[0].push(edge.clone());
     }
-    let first = by_wait.get(&wait_of(0, 1)).cloned().unwrap_or_default();
-    find_deadlock(&wait_of(0, 1), &first, |wait| by_wait.get(wait).cloned())
+    deadlock_of_branches(&by_rank)
+}
+
+/// Searches for a deadlock with wait 1 of process 0. The argument has the branches of wait 1 of
+/// each process.
+fn deadlock_of_branches(by_rank: &BTreeMap<usize, Vec<WaitBranch>>) -> Option<Vec<ClosedWait>> {
+    let by_wait: HashMap<WaitId, &Vec<WaitBranch>> =
+        by_rank.iter().map(|(&rank, branches)| (wait_of(rank, 1), branches)).collect();
+    find_deadlock(&wait_of(0, 1), by_rank.get(&0)?, |wait| by_wait.get(wait).copied().cloned())
 }
 
 fn ranks_of(waits: &[ClosedWait]) -> Vec<usize> {
-    waits.iter().map(|wait| wait.edge.from).collect()
+    waits.iter().filter_map(ClosedWait::rank).collect()
 }
 
 #[test]
@@ -188,7 +215,7 @@ fn cycles_are_found_through_any_number_of_processes() {
     for size in 1..40 {
         let mut edges: Vec<WaitEdge> = (0..size).map(|at| edge(at, (at + 1) % size, 1)).collect();
         let mut cycle = deadlock_of(&edges).unwrap();
-        let found: Vec<WaitEdge> = cycle.iter().map(|wait| wait.edge.clone()).collect();
+        let found: Vec<WaitEdge> = cycle.iter().flat_map(|wait| wait.edges.clone()).collect();
         assert_eq!(found, edges);
         // All processes of the cycle get the same text.
         let text = describe_deadlock(&cycle);
@@ -228,4 +255,57 @@ fn wait_for_any_rank_needs_all_ranks_in_the_deadlock() {
     assert_eq!(deadlock_of(&[any.clone(), edge(1, 0, 1), edge(2, 3, 1)]), None);
     // Another need of rank 0 leads into a cycle.
     assert_eq!(ranks_of(&deadlock_of(&[any, edge(0, 1, 1), edge(1, 0, 1)]).unwrap()), [0, 1]);
+}
+
+#[test]
+fn wait_for_any_work_needs_all_works_in_the_deadlock() {
+    let any = |branches: Vec<WaitBranch>, others: &[WaitEdge]| {
+        let mut by_rank = BTreeMap::from([(0, branches)]);
+        by_rank.extend(others.iter().map(|edge| (edge.from, vec![vec![edge.clone()]])));
+        deadlock_of_branches(&by_rank)
+    };
+    let two_works = vec![vec![edge(0, 1, 1)], vec![edge(0, 2, 1)]];
+    assert_eq!(any(two_works.clone(), &[edge(1, 0, 1)]), None, "rank 2 is not blocked");
+    let not_back = [edge(1, 0, 1), edge(2, 3, 1)];
+    assert_eq!(any(two_works.clone(), &not_back), None, "rank 2 waits for a rank that is not");
+    let waits = any(two_works, &[edge(1, 0, 1), edge(2, 1, 1)]).unwrap();
+    assert_eq!(ranks_of(&waits), [0, 1, 2]);
+    assert_eq!(
+        describe_deadlock(&waits),
+        "deadlock: rank 0 waits for rank [1] or for rank [2]; rank 1 waits for rank [0]; \
+         rank 2 waits for rank [1]"
+    );
+    // A work needs all its calls, so one of them in the deadlock is enough.
+    let batch = vec![vec![edge(0, 1, 1), edge(0, 3, 1)]];
+    assert_eq!(ranks_of(&any(batch, &[edge(1, 0, 1)]).unwrap()), [0, 1]);
+    assert_eq!(any(vec![vec![edge(0, 1, 1)], Vec::new()], &[edge(1, 0, 1)]), None);
+}
+
+#[test]
+fn needs_of_counted_messages_have_tags_and_positions() {
+    let counts = MessageCounts {
+        sent: BTreeMap::from([((1, 3), 1)]),
+        received: BTreeMap::from([((0, 3), 2), ((2, 4), 7)]),
+        ..MessageCounts::default()
+    };
+    let needs = |unmatched| {
+        let (counts, unmatched) = (Some(counts.clone()), vec![unmatched]);
+        needs_of_message(&MessageTraffic { counts, unmatched, ..MessageTraffic::default() }, 1, 3)
+    };
+    let receive = |from, tag| needs(UnmatchedMessage::CountedReceive { from, tag });
+    let send =
+        |rank, tag, received| RankNeed { rank, call: NeededCall::CountedSend { tag, received } };
+    assert_eq!(receive(Some(0), Some(3)), [send(0, Some(3), 2).into()]);
+    assert_eq!(receive(Some(2), None), [send(2, None, 7).into()]);
+    assert_eq!(receive(Some(1), Some(4)), [send(1, Some(4), 0).into()]);
+    let alternatives = vec![send(0, Some(4), 0), send(2, Some(4), 7)];
+    assert_eq!(receive(None, Some(4)), [Need { alternatives }]);
+    assert_eq!(receive(None, Some(3)), [], "this rank has sent a message to itself");
+    assert_eq!(receive(Some(1), None), [], "this rank has sent a message to itself");
+    let (to, tag, position) = (2, 3, 5);
+    let call = NeededCall::CountedReceive { tag, position };
+    assert_eq!(
+        needs(UnmatchedMessage::CountedSend { to, tag, position }),
+        [RankNeed { rank: to, call }.into()]
+    );
 }
