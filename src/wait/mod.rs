@@ -23,8 +23,9 @@ pub mod service;
 pub mod service_task;
 pub mod slow_wait;
 pub mod spin_history;
+mod yield_history;
 
-pub use policy::{WaitPhase, WaitPolicy, yield_until};
+pub use policy::{WaitPhase, WaitPolicy, try_yield, yield_until};
 
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;

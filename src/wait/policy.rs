@@ -7,8 +7,9 @@
 //! 3. **Sleep**: the waiter sleeps on its doorbell, or between polls if it has no doorbell.
 //!
 //! [`WaitPolicy`] has the length of the phases. [`super::spin_history`] decides whether a waiter
-//! skips the spin phase. Each loop in this file ends after a number of polls or a length of time.
+//! skips the spin phase, and [`super::yield_history`] whether it skips the yield phase. Each loop in this file ends after a number of polls or a length of time.
 
+use super::yield_history;
 use crate::base::processor::load_fence;
 use std::time::{Duration, Instant};
 
@@ -140,17 +141,33 @@ pub(super) fn yield_for<T>(
     is_cancelled: impl Fn() -> bool,
     ready: &mut impl FnMut() -> Option<T>,
 ) -> Option<(T, u32)> {
-    let started = Instant::now();
-    let limit = if POLLING_ENABLED { YIELD_TIME.min(limit) } else { Duration::ZERO };
-    let mut yields = 0;
-    while started.elapsed() < limit && !is_cancelled() {
+    if !POLLING_ENABLED || !yield_history::may_yield() {
+        return None;
+    }
+    let (started, limit) = (Instant::now(), YIELD_TIME.min(limit));
+    let (mut yields, mut lasted) = (0, Duration::ZERO);
+    while lasted < limit && !is_cancelled() {
         std::thread::yield_now();
         yields += 1;
+        let before = std::mem::replace(&mut lasted, started.elapsed());
+        yield_history::record(lasted - before);
         if let Some(value) = ready() {
             return Some((value, yields));
         }
     }
     None
+}
+
+/// Yields the core, unless long yields have shown that sleeping is better. Returns whether it
+/// yielded.
+pub fn try_yield() -> bool {
+    let may_yield = yield_history::may_yield();
+    if may_yield {
+        let before = Instant::now();
+        std::thread::yield_now();
+        yield_history::record(before.elapsed());
+    }
+    may_yield
 }
 
 /// Yields the core up to `max_yields` times, and polls after each yield. Returns the value of a
@@ -165,14 +182,16 @@ pub fn yield_until<T>(
     is_core_wanted: impl Fn() -> bool,
     mut ready: impl FnMut() -> Option<T>,
 ) -> Option<T> {
-    if !POLLING_ENABLED {
+    if !POLLING_ENABLED || !yield_history::may_yield() {
         return None;
     }
     (0..max_yields).find_map(|_| {
         let found =
             if is_core_wanted() { None } else { spin_until_some(POLLS_PER_YIELD, &mut ready) };
         found.or_else(|| {
+            let before = Instant::now();
             std::thread::yield_now();
+            yield_history::record(before.elapsed());
             ready()
         })
     })
@@ -193,6 +212,16 @@ mod tests {
         assert_eq!([0, 999, 1000].map(|it| oversubscribed.phase(us(it))), [Yield, Yield, Sleep]);
     }
 
+    /// Yields without regard to the yields before, which may have been long on a busy machine.
+    fn yield_afresh<T>(
+        max_yields: u32,
+        is_core_wanted: impl Fn() -> bool,
+        ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        yield_history::record(Duration::ZERO);
+        yield_until(max_yields, is_core_wanted, ready)
+    }
+
     #[test]
     fn yielding_ends_when_ready() {
         let polls = std::cell::Cell::new(0);
@@ -200,9 +229,9 @@ mod tests {
             polls.set(polls.get() + 1);
             (polls.get() == at).then_some(at)
         };
-        assert!(yield_until(3, || true, || poll(2)) == Some(2) && polls.get() == 2);
-        assert!(yield_until(3, || true, || poll(9)).is_none() && polls.get() == 5);
-        assert!(yield_until(0, || true, || poll(6)).is_none() && polls.get() == 5);
+        assert!(yield_afresh(3, || true, || poll(2)) == Some(2) && polls.get() == 2);
+        assert!(yield_afresh(3, || true, || poll(9)).is_none() && polls.get() == 5);
+        assert!(yield_afresh(0, || true, || poll(6)).is_none() && polls.get() == 5);
     }
 
     #[test]
@@ -213,12 +242,12 @@ mod tests {
             polls.set(polls.get() + 1);
             (polls.get() == at).then_some(())
         };
-        assert!(yield_until(2, || false, || poll(each + 3)).is_some() && polls.get() == each + 3);
+        assert!(yield_afresh(2, || false, || poll(each + 3)).is_some() && polls.get() == each + 3);
         polls.set(0);
-        assert!(yield_until(2, || false, || poll(0)).is_none() && polls.get() == 2 * each);
+        assert!(yield_afresh(2, || false, || poll(0)).is_none() && polls.get() == 2 * each);
         polls.set(0);
         // After its first poll, the core is wanted by another thread.
         let is_wanted = || polls.get() > 0;
-        assert!(yield_until(2, is_wanted, || poll(0)).is_none() && polls.get() == each + 1);
+        assert!(yield_afresh(2, is_wanted, || poll(0)).is_none() && polls.get() == each + 1);
     }
 }

@@ -26,7 +26,7 @@ const MAX_PAUSE_FACTOR: u32 = 64;
 
 /// A pause: a number of waits that skip the spin. `FIRST` is the length of the first pause.
 #[derive(Clone, Copy, Debug)]
-struct SpinPause<const FIRST: u32> {
+pub(super) struct SpinPause<const FIRST: u32> {
     /// The length of the next pause, in waits.
     next_len: u32,
     /// The number of waits that the current pause still has.
@@ -34,19 +34,19 @@ struct SpinPause<const FIRST: u32> {
 }
 
 impl<const FIRST: u32> SpinPause<FIRST> {
-    const NONE: Self = Self { next_len: FIRST, left: 0 };
+    pub(super) const NONE: Self = Self { next_len: FIRST, left: 0 };
     /// The length of the longest pause, in waits.
     const MAX: u32 = FIRST * MAX_PAUSE_FACTOR;
 
     /// Counts a wait. Returns false if the wait skips the spin.
-    fn begin_wait(&mut self) -> bool {
+    pub(super) fn begin_wait(&mut self) -> bool {
         let may_spin = self.left == 0;
         self.left = self.left.saturating_sub(1);
         may_spin
     }
 
     /// Begins a pause. Each pause is twice as long as the previous one.
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         *self = Self { next_len: (2 * self.next_len).min(Self::MAX), left: self.next_len };
     }
 }

@@ -42,8 +42,8 @@ use crate::base::ids::Rank;
 use crate::transport::collective_header::{CollectiveHeader, CollectiveMessageKind, HEADER_BYTES};
 use crate::transport::heartbeat::DEPARTURE_GRACE;
 use crate::transport::{Channel, Endpoint, StreamDirection, StreamInterest};
-use crate::wait::WaitPhase;
 use crate::wait::slow_wait::SlowWaitWatch;
+use crate::wait::{self, WaitPhase};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -382,8 +382,7 @@ impl<'x> MessageExchange<'x> {
             Vec::new()
         });
         let left = deadline.remaining();
-        if phase == WaitPhase::Yield && !left.is_zero() {
-            std::thread::yield_now();
+        if phase == WaitPhase::Yield && !left.is_zero() && wait::try_yield() {
             return Ok(());
         }
         let moved = deadline.elapsed() >= self.presence_delay() && self.exchange_presence()?;
