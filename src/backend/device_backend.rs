@@ -14,7 +14,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::gpu::{EnqueueRequest, GpuTarget, StreamMarker};
 use crate::base::ids::Rank;
-use crate::transport::{Completion, OpKind, ReceiveRequest, SendRequest};
+use crate::transport::{Completion, MessageTraffic, OpKind, ReceiveRequest, SendRequest};
 use serde_json::Value;
 use std::any::Any;
 use std::fmt::Debug;
@@ -181,4 +181,12 @@ pub trait DevicePointToPoint: Send + Sync + Debug {
         stream: Option<usize>,
         done: Arc<dyn Completion>,
     ) -> Result<()>;
+
+    /// Returns the messages that this interface has exchanged, and those of one work that wait for
+    /// a call of another rank, as [`crate::transport::PointToPoint::traffic`] does. Without counts
+    /// if they are unknown, or if the messages are among those of the host back end.
+    fn traffic(&self, work_id: usize) -> MessageTraffic {
+        let _ = work_id;
+        MessageTraffic::default()
+    }
 }

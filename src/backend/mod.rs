@@ -20,6 +20,7 @@ mod host_name;
 mod interface;
 mod linked_failures;
 mod memory;
+mod message_counter;
 pub mod native;
 pub mod nccl;
 mod peer_info;

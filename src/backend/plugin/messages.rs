@@ -10,10 +10,10 @@
 
 use super::device_current::BoundCommunicator;
 use super::failure_state::PluginFailureState;
-use super::message_counter::MessageCounter;
 use super::task::{
     GrowableBuffer, PluginMessageStatus, PluginRequest, PluginTask, SubmitOutcome, TaskKind,
 };
+use crate::backend::message_counter::{MessageCounter, MessageDirection};
 use crate::backend::{
     Completion, Delivery, GroupFailureState as _, LARGEST_TAG, MessageTraffic, PointToPoint,
     ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, SendRequest,
@@ -251,7 +251,11 @@ impl PluginMessagesShared {
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }
         self.ensure_worker()?;
-        let number = self.counter.begin(task.kind, (task.peer, task.tag), done.work_id());
+        let direction = match task.kind {
+            TaskKind::Receive => MessageDirection::Receive,
+            TaskKind::Send | TaskKind::Collective(_) => MessageDirection::Send,
+        };
+        let number = self.counter.begin(direction, (task.peer, task.tag), done.work_id());
         let submitted = self.communicator.submit(task);
         self.counter.end_submission();
         let submitted = submitted.inspect_err(|error| {

@@ -24,7 +24,6 @@ mod composition_table;
 mod device_current;
 mod failure_state;
 mod group;
-mod message_counter;
 mod messages;
 mod task;
 

@@ -39,9 +39,10 @@ mod worker_state;
 
 use super::buffers::StagingBuffers;
 use super::host::StagingHost;
+use crate::backend::message_counter::{CountedCompletion, MessageCounter, MessageDirection};
 use crate::backend::{
-    Completion, DevicePointToPoint, DoorbellListener, GroupFailureState, ReceiveBuffer,
-    ReceiveRequest, SendRequest,
+    Completion, DevicePointToPoint, DoorbellListener, GroupFailureState, MessageTraffic,
+    ReceiveBuffer, ReceiveRequest, SendRequest,
 };
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -49,6 +50,7 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::LogLevel;
 use crate::base::plural::Plural;
 use crate::base::sync::lock;
+use crate::device::CudaEvent;
 use crate::process::thread;
 use crate::wait::{WaitPolicy, wait_until};
 use inbox::{PostedCompletion, WorkerEvent, WorkerInbox};
@@ -67,6 +69,7 @@ pub(super) struct StagingMessages {
     chunk: usize,
     size: WorldSize,
     inbox: Arc<WorkerInbox>,
+    counter: Arc<MessageCounter>,
     /// True if the worker thread was started.
     is_started: Mutex<bool>,
 }
@@ -78,18 +81,14 @@ impl StagingMessages {
             chunk,
             size,
             inbox: Arc::default(),
+            counter: Arc::default(),
             is_started: Mutex::new(false),
         }
     }
 
     /// Prepares a message: checks the peer, records the CUDA event after which the buffer is ready,
-    /// and starts the worker thread if it is not running.
-    fn prepare_post(
-        &self,
-        peer: Option<Rank>,
-        stream: Option<usize>,
-        done: Arc<dyn Completion>,
-    ) -> Result<PostedCompletion> {
+    /// and starts the worker thread if it is not running. Returns the event.
+    fn prepare_post(&self, peer: Option<Rank>, stream: Option<usize>) -> Result<CudaEvent> {
         self.host.failure_state.check_failure()?;
         if let Some(peer) = peer.filter(|&peer| peer >= self.size) {
             let message =
@@ -98,7 +97,7 @@ impl StagingMessages {
         }
         let ready_event = self.host.record_event(stream)?;
         self.start_worker()?;
-        Ok(PostedCompletion { ready_event, completion: Some(done) })
+        Ok(ready_event)
     }
 
     /// Starts the worker thread. Only the first call has an effect.
@@ -135,8 +134,12 @@ impl DevicePointToPoint for StagingMessages {
         stream: Option<usize>,
         done: Arc<dyn Completion>,
     ) -> Result<()> {
-        let posted = self.prepare_post(Some(message.to), stream, done)?;
-        self.inbox.push(WorkerEvent::Send(message, posted));
+        let ready_event = self.prepare_post(Some(message.to), stream)?;
+        let (counter, peer_and_tag) = (&self.counter, (Some(message.to), Some(message.tag)));
+        CountedCompletion::submit(counter, MessageDirection::Send, peer_and_tag, done, |done| {
+            let posted = PostedCompletion { ready_event, completion: Some(done) };
+            self.inbox.push(WorkerEvent::Send(message, posted));
+        });
         Ok(())
     }
 
@@ -149,9 +152,17 @@ impl DevicePointToPoint for StagingMessages {
         let ReceiveBuffer::Borrowed(into) = message.buffer else {
             return Err(Error::internal("a growable receive buffer in device memory"));
         };
-        let posted = self.prepare_post(message.from, stream, done)?;
-        self.inbox.push(WorkerEvent::Receive(message, into, posted));
+        let ready_event = self.prepare_post(message.from, stream)?;
+        let (counter, peer_and_tag) = (&self.counter, (message.from, message.tag));
+        CountedCompletion::submit(counter, MessageDirection::Receive, peer_and_tag, done, |done| {
+            let posted = PostedCompletion { ready_event, completion: Some(done) };
+            self.inbox.push(WorkerEvent::Receive(message, into, posted));
+        });
         Ok(())
+    }
+
+    fn traffic(&self, work_id: usize) -> MessageTraffic {
+        self.counter.traffic(work_id)
     }
 }
 
