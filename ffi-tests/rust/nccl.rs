@@ -300,7 +300,7 @@ fn check_rank_death(backend: &str) {
 }
 
 #[test]
-fn deadlock_of_groups_in_opposite_orders_is_reported() {
+fn deadlock_in_device_memory_is_reported() {
     for backend in ["nccl", "native", "inside=nccl,between=native"] {
         run_processes("deadlock", 2, backend);
     }

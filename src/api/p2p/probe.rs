@@ -114,7 +114,7 @@ impl Group {
         let others = (0..self.size()).filter(|&rank| rank != self.rank());
         let need = match request.from {
             Some(rank) => Need::message_of(rank, traffic),
-            None => Need::message_of_any(others, None, traffic),
+            None => Need::message_of_any(others, traffic),
         };
         let needs = need.into_iter().collect();
         PublishedNeeds { title: ProbeTitle(request).to_string(), needs, joining: None }

@@ -19,11 +19,12 @@ use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::api::work::callbacks::{self, CallbackKey};
 use crate::api::work::events::{CompletionEvents, EventSlot};
 use crate::api::work::queue::RunQueue;
+use crate::api::work::wait::DeviceWait;
 use crate::api::work::work_outcome::{CompletionAction, WorkEnd, WorkOutcome};
 use crate::base::backtrace;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Culprit, Error, ErrorKind, Result};
-use crate::base::gpu::{EnqueuedOperation, EnqueuedOperationSlot};
+use crate::base::gpu::EnqueuedOperationSlot;
 use crate::base::ids::Rank;
 use crate::base::sync::{AtomicBool, Mutex, Ordering, fence, unpoisoned};
 use crate::transport::{Completion, Delivery, OpKind};
@@ -83,8 +84,11 @@ pub struct Work {
     members: Mutex<Vec<Arc<Self>>>,
     /// The completion of the operation on its device, if the operation was enqueued on a device.
     device_completion: EnqueuedOperationSlot,
-    /// For a batch: the completions of its members on their devices.
-    member_completions: Mutex<Vec<Arc<dyn EnqueuedOperation>>>,
+    /// For a message that is enqueued on a device: its position among the messages to or from the
+    /// same rank, or 0 if this is unknown.
+    pub(super) enqueued_position: OnceLock<u64>,
+    /// For a batch: the waits for the devices of its members.
+    member_waits: Mutex<Vec<DeviceWait>>,
 }
 
 impl Work {
@@ -103,7 +107,8 @@ impl Work {
             single_group_queue: OnceLock::new(),
             members: Mutex::default(),
             device_completion: EnqueuedOperationSlot::new(),
-            member_completions: Mutex::default(),
+            enqueued_position: OnceLock::new(),
+            member_waits: Mutex::default(),
         })
     }
 
@@ -114,6 +119,12 @@ impl Work {
         if let Some(backtrace) = backtrace::capture() {
             drop(self.issue_backtrace.set(Arc::new(backtrace)));
         }
+    }
+
+    /// Stores the position of a message that is enqueued on a device. Called once, before the work
+    /// is issued.
+    pub(in crate::api) fn mark_enqueued_message(&self, position: u64) {
+        let _first = self.enqueued_position.set(position);
     }
 
     /// Stores the objects that a message needs until it is done.
@@ -313,19 +324,17 @@ impl Work {
         &self.device_completion
     }
 
-    /// Returns the completions on devices: of the operation itself, or of the members of a batch.
-    pub(super) fn device_completions(&self) -> Vec<Arc<dyn EnqueuedOperation>> {
-        let mut completions = unpoisoned(self.member_completions.lock()).clone();
-        completions.extend(self.device_completion.get().cloned());
-        completions
+    /// Returns the waits for devices: of the operation itself, or of the members of a batch.
+    pub(super) fn device_waits(&self) -> Vec<DeviceWait> {
+        let mut waits = unpoisoned(self.member_waits.lock()).clone();
+        waits.extend(self.device_wait());
+        waits
     }
 
-    /// Adds the device completion of a member to this batch, so that [`Work::synchronize`] on the
+    /// Adds the wait for the device of a member to this batch, so that [`Work::synchronize`] on the
     /// batch waits for it.
     pub(in crate::api) fn add_member_completion(&self, member: &Self) {
-        if let Some(completion) = member.device_completion.get() {
-            unpoisoned(self.member_completions.lock()).push(Arc::clone(completion));
-        }
+        unpoisoned(self.member_waits.lock()).extend(member.device_wait());
     }
 
     /// Returns the members of a batch that is pending; otherwise an empty list.

@@ -9,14 +9,35 @@ use crate::api::group::process_group::Group;
 use crate::api::observe::deadlock::{AwaitedWork, AwaitedWorkKind, BlockedCallGuard, ListedWork};
 use crate::api::observe::recorder;
 use crate::api::work::callbacks;
-use crate::api::work::handle::{Work, WorkKind};
+use crate::api::work::handle::{IssueInfo, Work, WorkKind};
 use crate::api::work::progress::WorkProgress;
+use crate::api::work::queue::RunQueue;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::gpu::EnqueuedOperation;
 use crate::base::log::LogLevel;
 use crate::transport::PointToPoint;
 use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
 use std::sync::Arc;
+
+/// A wait for the completion of an operation on its device.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceWait {
+    completion: Arc<dyn EnqueuedOperation>,
+    /// The queue of the group.
+    queue: Arc<RunQueue>,
+    issue: IssueInfo,
+    kind: AwaitedWorkKind,
+}
+
+impl DeviceWait {
+    /// Marks that the thread begins this wait, for the search for deadlocks.
+    fn begin(&self, limit: &Deadline) -> BlockedCallGuard {
+        let IssueInfo { sequence, deadline } = self.issue;
+        let work = AwaitedWork { kind: self.kind, deadlines: [deadline, *limit] };
+        BlockedCallGuard::work(Arc::as_ptr(&self.queue).addr(), sequence, work)
+    }
+}
 
 impl Work {
     /// Waits until the work has ended or the limit has passed. While it waits, the thread runs
@@ -102,12 +123,13 @@ impl Work {
         if self.wait(limit)? == WorkProgress::Pending {
             return Ok(WorkProgress::Pending);
         }
-        let completions = self.device_completions();
-        if !completions.is_empty() {
+        let waits = self.device_waits();
+        if !waits.is_empty() {
             callbacks::reject_blocking_in_callback("waiting for a device")?;
         }
-        for completion in completions {
-            let is_done = completion.wait(limit).inspect_err(|_| {
+        for wait in waits {
+            let _guard = wait.begin(limit);
+            let is_done = wait.completion.wait(limit).inspect_err(|_| {
                 self.mark_failure_as_known();
                 recorder::dump_failures_and_wait();
             })?;
@@ -116,6 +138,21 @@ impl Work {
             }
         }
         Ok(WorkProgress::Done)
+    }
+
+    /// Returns the wait for the device, if the operation was enqueued on one.
+    pub(super) fn device_wait(&self) -> Option<DeviceWait> {
+        let kind = match self.kind {
+            WorkKind::Collective(_) => AwaitedWorkKind::Collective,
+            WorkKind::Message(message) => {
+                let position = self.enqueued_position.get().copied().unwrap_or(0);
+                AwaitedWorkKind::EnqueuedMessage(position, message)
+            }
+            WorkKind::Batch => return None,
+        };
+        let completion = Arc::clone(self.device_completion().get()?);
+        let issue = *self.issue_info.get()?;
+        Some(DeviceWait { completion, queue: Arc::clone(&self.queue), issue, kind })
     }
 
     /// Describes the work as a part of a wait for any of several works.

@@ -143,12 +143,20 @@ impl GroupBatch {
             record.add_sizes(&collective.call.recorded_sizes());
             collective.record = Some(record);
         }
-        for message in messages {
+        let positions = match messages.is_empty() {
+            true => Vec::new(),
+            false => group.queue.count_enqueued_messages(messages.iter().map(|it| {
+                let is_outgoing = matches!(it.message.transfer, DeviceTransfer::Send(_));
+                (it.message.peer, is_outgoing)
+            })),
+        };
+        for (message, position) in messages.iter_mut().zip(positions) {
             let sequence = group.next_message_number();
             let issued_ns = recorder::recorder_ns(deadline.started());
             let record = group.observer.record_message(&message.descriptor, sequence, issued_ns);
             message.time_record = Some(record.device_time_record());
             message.work.keep_until_done(PendingMessage { group: Arc::clone(group), record });
+            message.work.mark_enqueued_message(position);
             message.work.mark_issued(sequence, *deadline);
         }
     }
@@ -219,6 +227,9 @@ impl GroupBatch {
                 self.group.with_culprit_process(self.group.with_call_context(error, &title))
             };
             ended.push((work, outcome.clone().map_err(explain)));
+        }
+        if !self.messages.is_empty() {
+            self.group.queue.end_enqueue_of_messages();
         }
         for message in std::mem::take(&mut self.messages) {
             let bytes = match message.message.transfer {

@@ -30,6 +30,9 @@ pub(super) enum AwaitedOperation {
     Collective { sequence: u64 },
     /// The message of the work with this id.
     Message { work_id: usize, message: MessageDescriptor },
+    /// A message that is enqueued on a device, at this position among the messages to or from the
+    /// same rank; 0 if the position is unknown.
+    EnqueuedMessage { position: u64, message: MessageDescriptor },
     /// Control messages of other ranks. The call publishes its needs.
     Control,
 }
@@ -63,6 +66,9 @@ impl BlockedCall {
             AwaitedWorkKind::Collective => AwaitedOperation::Collective { sequence },
             AwaitedWorkKind::Message(work_id, message) => {
                 AwaitedOperation::Message { work_id, message }
+            }
+            AwaitedWorkKind::EnqueuedMessage(position, message) => {
+                AwaitedOperation::EnqueuedMessage { position, message }
             }
             AwaitedWorkKind::Control => AwaitedOperation::Control,
         };
@@ -134,6 +140,8 @@ pub(in crate::api) enum AwaitedWorkKind {
     Collective,
     /// The message of the work with this id.
     Message(usize, MessageDescriptor),
+    /// A message that is enqueued on a device, with its position.
+    EnqueuedMessage(u64, MessageDescriptor),
     /// Control messages of a call without a work.
     Control,
 }
@@ -231,6 +239,7 @@ impl BlockedCallGuard {
             let is_outermost = current.begin(queue, sequence, None);
             if is_outermost {
                 current.awaited_work.set(Some(work));
+                current.polls.set(None);
             }
             is_outermost
         });
@@ -289,7 +298,6 @@ impl BlockedCallGuard {
             let call = |it: &ListedWork| BlockedCall::of_work(it.queue, it.sequence, &it.work);
             let branch = |works: &Vec<ListedWork>| works.iter().map(call).collect();
             LISTED_CALLS.set(works.iter().map(branch).collect());
-            CURRENT.with(|current| current.polls.set(None));
         }
         guard
     }

@@ -1,6 +1,7 @@
 //! The record of a blocked process, as it is stored for the other processes.
 
 use super::awaited_ranks::{AwaitedRanks, awaited_ranks};
+use super::needs::MessageMemory;
 use crate::api::observe::recorder::OpenGroup;
 use crate::base::ids::Rank;
 use crate::transport::{MessageCounts, MessageTraffic, PeerTag};
@@ -57,15 +58,30 @@ pub(super) struct GroupSnapshot {
     pub(super) awaited: Option<AwaitedRanks>,
     /// The numbers of messages, if the engine counts messages instead of bytes.
     pub(super) counts: Option<MessageCounts>,
+    /// The numbers of messages in device memory, if they are known. Of messages that are enqueued
+    /// on the device, a receive counts as received when it was issued.
+    pub(super) device_counts: Option<MessageCounts>,
 }
 
 impl GroupSnapshot {
     /// Creates the state from what a rank knows about itself.
-    pub(super) fn new(group: &OpenGroup<'_>, traffic: &MessageTraffic) -> Self {
+    pub(super) fn new(
+        group: &OpenGroup<'_>,
+        traffic: &MessageTraffic,
+        device_counts: Option<MessageCounts>,
+    ) -> Self {
         let OpenGroup { id, rank, issued, is_idle, .. } = *group;
         let MessageTraffic { sent, announced, counts, .. } = traffic.clone();
         let awaited = awaited_ranks(id, rank).map(|report| report.awaited);
-        Self { rank, issued, is_idle, sent, announced, awaited, counts }
+        Self { rank, issued, is_idle, sent, announced, awaited, counts, device_counts }
+    }
+
+    /// Returns the numbers of messages in one kind of memory.
+    pub(super) fn counts_of(&self, memory: MessageMemory) -> Option<&MessageCounts> {
+        match memory {
+            MessageMemory::Host => self.counts.as_ref(),
+            MessageMemory::Device => self.device_counts.as_ref(),
+        }
     }
 
     /// Returns whether all messages to a rank are within the first `received` bytes.
@@ -95,10 +111,11 @@ impl BlockedRecord {
     /// Encodes the record for the store.
     pub(super) fn encode(&self) -> Vec<u8> {
         let group = |(id, state): (&u64, &GroupSnapshot)| {
-            let GroupSnapshot { rank, issued, is_idle, sent, announced, awaited, counts } = state;
-            let counts = counts.as_ref().map(encode_counts);
-            let awaited = awaited.as_ref().map(|it| (it.number, it.sequence, &it.ranks));
-            json!([id, rank, issued, is_idle, sent, announced, awaited, counts])
+            let GroupSnapshot { rank, issued, is_idle, sent, announced, .. } = state;
+            let counts = state.counts.as_ref().map(encode_counts);
+            let device_counts = state.device_counts.as_ref().map(encode_counts);
+            let awaited = state.awaited.as_ref().map(|it| (it.number, it.sequence, &it.ranks));
+            json!([id, rank, issued, is_idle, sent, announced, awaited, counts, device_counts])
         };
         let target = |target: &WaitId| json!([target.process, target.wait]);
         let edge = |edge: &WaitEdge| {
@@ -177,6 +194,11 @@ fn decode_counts(value: &Value) -> Option<MessageCounts> {
     })
 }
 
+/// Decodes a value that may be missing.
+fn optional<T>(value: &Value, decode: impl Fn(&Value) -> Option<T>) -> Option<Option<T>> {
+    if value.is_null() { Some(None) } else { decode(value).map(Some) }
+}
+
 fn decode_tag(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
@@ -197,8 +219,9 @@ fn decode_group(value: &Value) -> Option<(u64, GroupSnapshot)> {
         is_idle: value[3].as_bool()?,
         sent: value[4].as_array()?.iter().map(sent).collect::<Option<_>>()?,
         announced: value[5].as_array()?.iter().map(announced).collect::<Option<_>>()?,
-        awaited: if value[6].is_null() { None } else { Some(decode_awaited(&value[6])?) },
-        counts: if value[7].is_null() { None } else { Some(decode_counts(&value[7])?) },
+        awaited: optional(&value[6], decode_awaited)?,
+        counts: optional(&value[7], decode_counts)?,
+        device_counts: optional(&value[8], decode_counts)?,
     };
     Some((value[0].as_u64()?, state))
 }

@@ -42,7 +42,13 @@
 //! **Branches.** A wait for any of several works has edges for each of the works: it is in a
 //! deadlock only if all works are.
 //!
-//! **Limits.** Messages of GPUs have no edges.
+//! **Messages in device memory.** They never match messages in host memory, so they are counted
+//! separately. The staging engine counts as plug-ins do. NCCL matches the k-th send of a pair of
+//! ranks with its k-th receive. So the queue of the group counts both when they are issued, and a
+//! receive at position k needs that the peer has issued k sends.
+//!
+//! **Limits.** An operation on a device also waits for the earlier work of its stream, which has no
+//! edges. Over NCCL, only sends that do not fit into the buffers have edges.
 
 mod awaited_ranks;
 mod blocked_calls;

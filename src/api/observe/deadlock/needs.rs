@@ -3,9 +3,17 @@
 
 use super::blocked_record::BlockedRecord;
 use crate::api::observe::operation_details::CallSizes;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::ids::{Rank, WorldSize};
-use crate::transport::{CountSpec, Descriptor, MessageTraffic, OpKind, UnmatchedMessage};
+use crate::transport::{
+    CountSpec, Descriptor, MessageCounts, MessageTraffic, OpKind, UnmatchedMessage,
+};
 use std::time::Instant;
+
+/// The maximum number of bytes that NCCL may copy to its buffers before the peer receives. A send of
+/// at most this length may wait only for earlier work of its stream, and then end without the peer.
+/// NCCL has at most 64 channels with 4 MiB each, unless `NCCL_BUFFSIZE` is larger.
+const MAX_BUFFERED_BYTES: usize = 256 << 20;
 
 /// A call that a process must make. Without it, or without one of its alternatives, the blocked
 /// call cannot end.
@@ -22,6 +30,14 @@ pub(super) struct RankNeed {
     pub(super) call: NeededCall,
 }
 
+/// The memory of a message. Messages in host memory never match messages in device memory, so the
+/// two are counted separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MessageMemory {
+    Host,
+    Device,
+}
+
 /// The call that a process must make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NeededCall {
@@ -33,11 +49,11 @@ pub(super) enum NeededCall {
     Send { received: u64 },
     /// A send with this tag, or with any tag. This rank has received this number of such messages
     /// of the process.
-    CountedSend { tag: Option<u32>, received: u64 },
+    CountedSend { tag: Option<u32>, received: u64, memory: MessageMemory },
     /// A receive of the message that was announced under this number.
     Receive { number: u64 },
     /// A receive of the message at this position among the messages of this rank with the tag.
-    CountedReceive { tag: u32, position: u64 },
+    CountedReceive { tag: u32, position: u64, memory: MessageMemory },
     /// The creation of the group that this rank creates: the short id of the parent, and the name.
     /// This rank has processed this number of bytes of the process.
     Joining { received: u64, parent: u64, name: String },
@@ -59,18 +75,26 @@ impl From<RankNeed> for Need {
 impl Need {
     /// Returns the need for a message of a rank; `None` if a message of it is partly received.
     pub(in crate::api) fn message_of(rank: Rank, traffic: &MessageTraffic) -> Option<Self> {
-        Some(RankNeed::message(rank, None, traffic)?.into())
+        Some(RankNeed::message(rank, None, traffic, MessageMemory::Host)?.into())
     }
 
-    /// Returns the need for a message of any of these ranks, as far as they are present. The tag
-    /// counts only for engines that count messages.
+    /// Returns the need for a message of any of these ranks, as far as they are present.
     pub(in crate::api) fn message_of_any(
+        ranks: impl Iterator<Item = Rank>,
+        traffic: &MessageTraffic,
+    ) -> Option<Self> {
+        Self::any_message(ranks, None, traffic, MessageMemory::Host)
+    }
+
+    /// As [`Need::message_of_any`], with a tag. The tag counts only for engines that count messages.
+    fn any_message(
         ranks: impl Iterator<Item = Rank>,
         tag: Option<u32>,
         traffic: &MessageTraffic,
+        memory: MessageMemory,
     ) -> Option<Self> {
         let present = ranks.filter(|rank| !traffic.departed.contains(rank));
-        let alternatives = present.map(|rank| RankNeed::message(rank, tag, traffic));
+        let alternatives = present.map(|rank| RankNeed::message(rank, tag, traffic, memory));
         let alternatives: Vec<RankNeed> = alternatives.collect::<Option<_>>()?;
         (!alternatives.is_empty()).then_some(Self { alternatives })
     }
@@ -89,10 +113,16 @@ impl Need {
 }
 
 impl RankNeed {
-    fn message(rank: Rank, tag: Option<u32>, traffic: &MessageTraffic) -> Option<Self> {
+    fn message(
+        rank: Rank,
+        tag: Option<u32>,
+        traffic: &MessageTraffic,
+        memory: MessageMemory,
+    ) -> Option<Self> {
         let call = match &traffic.counts {
             Some(counts) => {
-                NeededCall::CountedSend { tag, received: counts.received_from(rank, tag) }
+                let received = counts.received_from(rank, tag);
+                NeededCall::CountedSend { tag, received, memory }
             }
             None => NeededCall::Send { received: traffic.received_from(rank)? },
         };
@@ -116,13 +146,13 @@ impl RankNeed {
                 state.issued < *sequence && state.is_idle && *reported > first_read
             }
             NeededCall::Send { received } => state.has_sent_at_most(caller.rank, *received),
-            NeededCall::CountedSend { tag, received } => {
-                let counts = state.counts.as_ref();
+            NeededCall::CountedSend { tag, received, memory } => {
+                let counts = state.counts_of(*memory);
                 counts.is_some_and(|counts| counts.sent_to(caller.rank, *tag) <= *received)
             }
             NeededCall::Receive { number } => state.announced.contains(&(caller.rank, *number)),
-            NeededCall::CountedReceive { tag, position } => {
-                state.counts.as_ref().is_some_and(|counts| {
+            NeededCall::CountedReceive { tag, position, memory } => {
+                state.counts_of(*memory).is_some_and(|counts| {
                     counts.received_from(caller.rank, Some(*tag)) < *position
                         && !counts.may_receive(caller.rank, *tag)
                 })
@@ -183,7 +213,12 @@ fn data_sources(
 }
 
 /// Returns what a message needs. Rank `me` of a group of `size` ranks sends or receives it.
-pub(super) fn needs_of_message(traffic: &MessageTraffic, me: Rank, size: WorldSize) -> Vec<Need> {
+pub(super) fn needs_of_message(
+    traffic: &MessageTraffic,
+    memory: MessageMemory,
+    me: Rank,
+    size: WorldSize,
+) -> Vec<Need> {
     let others = || (0..size).filter(move |&rank| rank != me);
     let need = |message: &UnmatchedMessage| match *message {
         UnmatchedMessage::Send { to, number } => {
@@ -193,7 +228,7 @@ pub(super) fn needs_of_message(traffic: &MessageTraffic, me: Rank, size: WorldSi
             Some(RankNeed { rank: me, call: NeededCall::Send { received: 0 } }.into())
         }
         UnmatchedMessage::Receive { from: Some(from) } => Need::message_of(from, traffic),
-        UnmatchedMessage::Receive { from: None } => Need::message_of_any(others(), None, traffic),
+        UnmatchedMessage::Receive { from: None } => Need::message_of_any(others(), traffic),
         UnmatchedMessage::CountedReceive { from, tag } => {
             let counts = traffic.counts.as_ref()?;
             if from.is_none_or(|from| from == me)
@@ -203,15 +238,35 @@ pub(super) fn needs_of_message(traffic: &MessageTraffic, me: Rank, size: WorldSi
                 return None;
             }
             match from {
-                Some(from) => Some(RankNeed::message(from, tag, traffic)?.into()),
-                None => Need::message_of_any(others(), tag, traffic),
+                Some(from) => Some(RankNeed::message(from, tag, traffic, memory)?.into()),
+                None => Need::any_message(others(), tag, traffic, memory),
             }
         }
         UnmatchedMessage::CountedSend { to, .. } if to == me => None,
         UnmatchedMessage::CountedSend { to, tag, position } => {
-            let call = NeededCall::CountedReceive { tag, position };
+            let call = NeededCall::CountedReceive { tag, position, memory };
             Some(RankNeed { rank: to, call }.into())
         }
     };
     traffic.unmatched.iter().filter_map(need).collect()
+}
+
+/// Returns what a message needs that is enqueued on a device and has this position among the
+/// messages to or from the same rank. The k-th send belongs to the k-th receive.
+pub(super) fn needs_of_enqueued_message(
+    message: &MessageDescriptor,
+    position: u64,
+    own_counts: &MessageCounts,
+    me: Rank,
+) -> Option<Need> {
+    let (rank, tag, memory) = (message.peer?, message.tag?, MessageMemory::Device);
+    let bytes = message.count.saturating_mul(message.dtype.size());
+    let is_own = rank == me && own_counts.sent_to(me, Some(tag)) >= position;
+    let call = match message.is_outgoing {
+        _ if position == 0 || is_own => return None,
+        true if rank == me || bytes <= MAX_BUFFERED_BYTES => return None,
+        true => NeededCall::CountedReceive { tag, position, memory },
+        false => NeededCall::CountedSend { tag: Some(tag), received: position - 1, memory },
+    };
+    Some(RankNeed { rank, call }.into())
 }

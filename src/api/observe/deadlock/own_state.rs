@@ -3,11 +3,15 @@
 use super::awaited_ranks::{AwaitedRanksReport, awaited_ranks};
 use super::blocked_calls::{AwaitedOperation, BlockedCall, CallBranches, PublishedNeeds};
 use super::blocked_record::GroupSnapshot;
-use super::needs::{CallerRank, Need, NeededCall, RankNeed, needs_of_collective, needs_of_message};
+use super::needs::{
+    CallerRank, MessageMemory, Need, NeededCall, RankNeed, needs_of_collective,
+    needs_of_enqueued_message, needs_of_message,
+};
 use crate::api::observe::recorder::{self, EntrySnapshot, OpenGroup};
+use crate::backend::{DeviceBackend, DevicePointToPoint};
 use crate::base::ids::Rank;
 use crate::store::Store;
-use crate::transport::MessageTraffic;
+use crate::transport::{MessageCounts, MessageTraffic};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,12 +71,12 @@ impl OwnState {
         recorder::visit_open_groups(|group| {
             let engine = group.backend.point_to_point();
             let traffic = |work_id| engine.map(|it| it.traffic(work_id)).unwrap_or_default();
-            let state = GroupSnapshot::new(group, &traffic(0));
+            let state = GroupSnapshot::new(group, &traffic(0), device_counts(group));
             groups.insert(group.id, state);
             for (calls, found) in branches.iter().zip(&mut found) {
                 for (call, found) in calls.iter().zip(found) {
                     if call.queue == group.queue {
-                        *found = OwnCall::read(call, published, group, traffic);
+                        *found = OwnCall::read(call, published, group);
                     }
                 }
             }
@@ -102,16 +106,21 @@ impl OwnCall {
         call: &BlockedCall,
         published: Option<&PublishedNeeds>,
         group: &OpenGroup<'_>,
-        traffic: impl Fn(usize) -> MessageTraffic,
     ) -> Option<Self> {
         let (me, size) = (group.rank, group.global_ranks.len());
         let mut state = match call.operation {
             AwaitedOperation::Collective { sequence } => collective_state(group, sequence)?,
             AwaitedOperation::Message { work_id, message } => CallState {
-                needs: needs_of_message(&traffic(work_id), me, size),
+                needs: message_needs(group, work_id),
                 title: message.to_string(),
                 ..CallState::default()
             },
+            AwaitedOperation::EnqueuedMessage { position, message } => {
+                let counts = group.counter.enqueued_messages();
+                let needs = needs_of_enqueued_message(&message, position, &counts, me);
+                let (needs, title) = (needs.into_iter().collect(), message.to_string());
+                CallState { needs, title, ..CallState::default() }
+            }
             AwaitedOperation::Control => {
                 let PublishedNeeds { title, needs, joining } = published?.clone();
                 CallState { needs, title, joining, ..CallState::default() }
@@ -136,6 +145,33 @@ impl OwnCall {
 
 fn process_key(location: &crate::backend::RankLocation) -> String {
     format!("{}/{}", location.name.host, location.name.pid)
+}
+
+/// Returns the interface for messages in device memory, if the group has one.
+fn device_engine<'a>(group: &OpenGroup<'a>) -> Option<&'a dyn DevicePointToPoint> {
+    group.backend.device().and_then(DeviceBackend::point_to_point)
+}
+
+/// Returns the numbers of messages in device memory, if they are known.
+fn device_counts(group: &OpenGroup<'_>) -> Option<MessageCounts> {
+    match device_engine(group) {
+        Some(engine) => engine.traffic(0).counts,
+        None => group.backend.device().map(|_| group.counter.enqueued_messages()),
+    }
+}
+
+/// Returns what the messages of a work need. One of the two engines has these messages.
+fn message_needs(group: &OpenGroup<'_>, work_id: usize) -> Vec<Need> {
+    let (me, size) = (group.rank, group.global_ranks.len());
+    let host = group.backend.point_to_point().map(|engine| engine.traffic(work_id));
+    let device = device_engine(group).map(|engine| engine.traffic(work_id));
+    let needs = |(traffic, memory): (Option<MessageTraffic>, MessageMemory)| {
+        traffic.map(|traffic| needs_of_message(&traffic, memory, me, size)).unwrap_or_default()
+    };
+    [(host, MessageMemory::Host), (device, MessageMemory::Device)]
+        .into_iter()
+        .flat_map(needs)
+        .collect()
 }
 
 /// Returns the state of the collective with this sequence number.

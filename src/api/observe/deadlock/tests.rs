@@ -3,10 +3,15 @@
 use super::awaited_ranks::{AwaitedRanks, awaited_ranks, record_awaited_ranks};
 use super::blocked_calls::next_wait;
 use super::blocked_record::{BlockedRecord, GroupSnapshot, WaitBranch, WaitEdge, WaitId};
-use super::needs::{CallerRank, Need, NeededCall, RankNeed, needs_of_collective, needs_of_message};
+use super::needs::{
+    CallerRank, MessageMemory, Need, NeededCall, RankNeed, needs_of_collective,
+    needs_of_enqueued_message, needs_of_message,
+};
 use super::wait_graph::{ClosedWait, describe_deadlock, find_deadlock};
 use crate::api::observe::operation_details::CallSizes;
 use crate::api::observe::recorder::short_group_id;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
+use crate::base::dtype::DataType;
 use crate::base::ids::Nonce;
 use crate::base::label::Label;
 use crate::transport::{
@@ -37,7 +42,18 @@ fn state(issued: u64) -> GroupSnapshot {
         posted: BTreeSet::from([(None, Some(9)), (Some(2), None)]),
     };
     let awaited = Some(AwaitedRanks { number: 4, sequence: 2, ranks: vec![0, 3] });
-    GroupSnapshot { rank: 1, issued, is_idle: true, sent, announced, awaited, counts: Some(counts) }
+    let device_counts = MessageCounts { sent: BTreeMap::from([((0, 0), 5)]), ..counts.clone() };
+    let (counts, device_counts) = (Some(counts), Some(device_counts));
+    GroupSnapshot {
+        rank: 1,
+        issued,
+        is_idle: true,
+        sent,
+        announced,
+        awaited,
+        counts,
+        device_counts,
+    }
 }
 
 fn record() -> BlockedRecord {
@@ -84,10 +100,13 @@ fn needs_are_unmet_only_with_proof() {
     assert!(!unmet(1, NeededCall::Send { received: 63 }, 7), "a message may be on its way");
     assert!(unmet(1, NeededCall::Receive { number: 5 }, 7));
     assert!(!unmet(1, NeededCall::Receive { number: 6 }, 7), "a receive may have matched");
-    let counted = |tag, received| unmet(1, NeededCall::CountedSend { tag, received }, 7);
+    let counted = |tag, received| {
+        unmet(1, NeededCall::CountedSend { tag, received, memory: MessageMemory::Host }, 7)
+    };
     assert!(counted(Some(3), 2) && counted(Some(4), 0) && counted(None, 2));
     assert!(!counted(Some(3), 1) && !counted(None, 1), "a message may be on its way");
-    let receive = |tag, position| unmet(1, NeededCall::CountedReceive { tag, position }, 7);
+    let memory = MessageMemory::Host;
+    let receive = |tag, position| unmet(1, NeededCall::CountedReceive { tag, position, memory }, 7);
     assert!(receive(3, 2));
     assert!(!receive(3, 1), "a receive has matched");
     assert!(!receive(9, 1), "a receive may match");
@@ -164,9 +183,13 @@ fn receive_from_any_rank_needs_one_of_the_present_ranks() {
     };
     let need = |rank, received| RankNeed { rank, call: NeededCall::Send { received } };
     let alternatives = vec![need(0, 10), need(2, 20)];
-    assert_eq!(needs_of_message(&traffic, 1, 4), [Need { alternatives }]);
+    assert_eq!(needs_of_message(&traffic, MessageMemory::Host, 1, 4), [Need { alternatives }]);
     traffic.received.remove(0);
-    assert_eq!(needs_of_message(&traffic, 1, 4), [], "a message is partly received");
+    assert_eq!(
+        needs_of_message(&traffic, MessageMemory::Host, 1, 4),
+        [],
+        "a message is partly received"
+    );
 }
 
 #[test]
@@ -288,13 +311,17 @@ fn needs_of_counted_messages_have_tags_and_positions() {
         received: BTreeMap::from([((0, 3), 2), ((2, 4), 7)]),
         ..MessageCounts::default()
     };
+    let memory = MessageMemory::Device;
     let needs = |unmatched| {
         let (counts, unmatched) = (Some(counts.clone()), vec![unmatched]);
-        needs_of_message(&MessageTraffic { counts, unmatched, ..MessageTraffic::default() }, 1, 3)
+        let traffic = MessageTraffic { counts, unmatched, ..MessageTraffic::default() };
+        needs_of_message(&traffic, memory, 1, 3)
     };
     let receive = |from, tag| needs(UnmatchedMessage::CountedReceive { from, tag });
-    let send =
-        |rank, tag, received| RankNeed { rank, call: NeededCall::CountedSend { tag, received } };
+    let send = |rank, tag, received| RankNeed {
+        rank,
+        call: NeededCall::CountedSend { tag, received, memory },
+    };
     assert_eq!(receive(Some(0), Some(3)), [send(0, Some(3), 2).into()]);
     assert_eq!(receive(Some(2), None), [send(2, None, 7).into()]);
     assert_eq!(receive(Some(1), Some(4)), [send(1, Some(4), 0).into()]);
@@ -303,9 +330,39 @@ fn needs_of_counted_messages_have_tags_and_positions() {
     assert_eq!(receive(None, Some(3)), [], "this rank has sent a message to itself");
     assert_eq!(receive(Some(1), None), [], "this rank has sent a message to itself");
     let (to, tag, position) = (2, 3, 5);
-    let call = NeededCall::CountedReceive { tag, position };
+    let call = NeededCall::CountedReceive { tag, position, memory };
     assert_eq!(
         needs(UnmatchedMessage::CountedSend { to, tag, position }),
         [RankNeed { rank: to, call }.into()]
     );
+}
+
+#[test]
+fn counts_of_host_and_device_are_separate() {
+    let unmet = |received, memory| {
+        let call = NeededCall::CountedSend { tag: None, received, memory };
+        let caller = CallerRank { group: 7, rank: 0 };
+        RankNeed { rank: 1, call }.is_unmet(caller, &record(), Instant::now())
+    };
+    assert!(unmet(2, MessageMemory::Host) && !unmet(4, MessageMemory::Device));
+    assert!(unmet(5, MessageMemory::Device) && !unmet(1, MessageMemory::Host));
+}
+
+#[test]
+fn enqueued_message_needs_the_call_at_its_position() {
+    let (memory, label) = (MessageMemory::Device, Label::NONE);
+    let counts = MessageCounts { sent: BTreeMap::from([((1, 0), 1)]), ..MessageCounts::default() };
+    let needs = |message: &MessageDescriptor, position| {
+        needs_of_enqueued_message(message, position, &counts, 1)
+    };
+    let receive = |from| MessageDescriptor::incoming(Some(from), Some(0), DataType::U8, 8, label);
+    let send = |bytes| MessageDescriptor::outgoing(2, 0, DataType::U8, bytes, label);
+    let call = NeededCall::CountedSend { tag: Some(0), received: 2, memory };
+    assert_eq!(needs(&receive(2), 3), Some(RankNeed { rank: 2, call }.into()));
+    assert_eq!(needs(&receive(2), 0), None, "the position is unknown");
+    assert_eq!(needs(&receive(1), 1), None, "this rank has sent the message to itself");
+    assert!(needs(&receive(1), 2).is_some());
+    let call = NeededCall::CountedReceive { tag: 0, position: 3, memory };
+    assert_eq!(needs(&send((256 << 20) + 1), 3), Some(RankNeed { rank: 2, call }.into()));
+    assert_eq!(needs(&send(256 << 20), 3), None, "the buffers may have the message");
 }

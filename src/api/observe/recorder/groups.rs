@@ -17,7 +17,7 @@ use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::sync::lock;
 use crate::store::Store;
-use crate::transport::RefusedMessages;
+use crate::transport::{MessageCounts, RefusedMessages};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
@@ -51,13 +51,16 @@ pub(in crate::api) struct NewGroup<'a> {
     pub(in crate::api) store: Weak<dyn Store>,
 }
 
-/// Counts the collectives that a rank has issued in a group.
+/// Counts what a rank has issued in a group.
 pub(in crate::api) trait IssueCounter: Send + Sync + Debug {
     /// Returns the number of collectives.
     fn issued(&self) -> u64;
 
-    /// Returns whether all of them have ended.
+    /// Returns whether all collectives have ended.
     fn is_idle(&self) -> bool;
+
+    /// Returns the numbers of issued messages that are enqueued on a device.
+    fn enqueued_messages(&self) -> MessageCounts;
 }
 
 /// A group that the process is in, as [`visit_open_groups`] passes it. The list is locked.
@@ -75,6 +78,8 @@ pub(in crate::api) struct OpenGroup<'a> {
     pub(in crate::api) issued: u64,
     /// Whether all these collectives have ended.
     pub(in crate::api) is_idle: bool,
+    /// The counter of what this process has issued.
+    pub(in crate::api) counter: &'a dyn IssueCounter,
     /// The back end. A visitor may keep it only if its thread may shut a back end down.
     pub(in crate::api) backend: &'a Arc<dyn Backend>,
     pub(in crate::api) store: &'a Weak<dyn Store>,
@@ -364,6 +369,7 @@ pub(in crate::api) fn visit_open_groups(mut visit: impl FnMut(&OpenGroup<'_>)) {
             queue: Arc::as_ptr(&queue).addr(),
             issued: queue.issued(),
             is_idle: queue.is_idle(),
+            counter: queue.as_ref(),
             backend: &backend,
             store: &group.store,
         });

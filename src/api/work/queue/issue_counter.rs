@@ -1,7 +1,60 @@
-//! A run queue as the counter of issued collectives, for the flight recorder.
+//! A run queue as the counter of what the rank has issued in the group: collectives, and messages
+//! that are enqueued on a device. The flight recorder and the search for deadlocks read the counts.
 
 use super::RunQueue;
 use crate::api::observe::recorder::IssueCounter;
+use crate::base::ids::Rank;
+use crate::base::sync::unpoisoned;
+use crate::transport::MessageCounts;
+
+/// The tag of the counted messages, which have no tags.
+const NO_TAG: u32 = 0;
+
+/// The messages that this rank has issued and that are enqueued on a device. The k-th send to a
+/// rank belongs to the k-th receive of that rank.
+#[derive(Debug, Default)]
+pub(super) struct EnqueuedMessages {
+    /// The issued sends and receives. The list of posted receives stays empty.
+    counts: MessageCounts,
+    /// The number of issued group batches that are not on their streams yet.
+    unfinished_batches: usize,
+}
+
+impl EnqueuedMessages {
+    /// Counts a message. Returns its position among the messages to or from the same rank, from 1.
+    fn count(&mut self, peer: Rank, is_outgoing: bool) -> u64 {
+        let MessageCounts { sent, received, .. } = &mut self.counts;
+        let count = if is_outgoing { sent } else { received }.entry((peer, NO_TAG)).or_default();
+        *count += 1;
+        *count
+    }
+}
+
+impl RunQueue {
+    /// Counts the messages of a group batch that is issued now: the peer of each, and whether this
+    /// rank sends it. Returns the position of each message, or 0 if it is unknown: while another
+    /// batch is being enqueued, the device may get the two batches in any order.
+    pub(in crate::api) fn count_enqueued_messages(
+        &self,
+        messages: impl Iterator<Item = (Rank, bool)>,
+    ) -> Vec<u64> {
+        let mut state = unpoisoned(self.enqueued_messages.get_or_init(Box::default).lock());
+        let is_alone = state.unfinished_batches == 0;
+        state.unfinished_batches += 1;
+        let position = |(peer, is_outgoing)| {
+            let position = state.count(peer, is_outgoing);
+            if is_alone { position } else { 0 }
+        };
+        messages.map(position).collect()
+    }
+
+    /// Records that the messages of a group batch are on their streams, or that they have failed.
+    pub(in crate::api) fn end_enqueue_of_messages(&self) {
+        if let Some(messages) = self.enqueued_messages.get() {
+            unpoisoned(messages.lock()).unfinished_batches -= 1;
+        }
+    }
+}
 
 impl IssueCounter for RunQueue {
     fn issued(&self) -> u64 {
@@ -10,5 +63,10 @@ impl IssueCounter for RunQueue {
 
     fn is_idle(&self) -> bool {
         Self::is_idle(self)
+    }
+
+    fn enqueued_messages(&self) -> MessageCounts {
+        let messages = self.enqueued_messages.get();
+        messages.map(|it| unpoisoned(it.lock()).counts.clone()).unwrap_or_default()
     }
 }

@@ -74,6 +74,7 @@ use crate::process::thread;
 use crate::wait::blocked_thread::BlockedWatch;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until, wait_until_watched};
+use issue_counter::EnqueuedMessages;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -111,6 +112,8 @@ pub struct RunQueue {
     events: OnceLock<Arc<CompletionEvents>>,
     /// The call history of the group; not set in the queue of a batch.
     pub(in crate::api) history: OnceLock<Arc<CallHistory>>,
+    /// Set with the first message that is enqueued on a device.
+    enqueued_messages: OnceLock<Box<Mutex<EnqueuedMessages>>>,
     /// The worker sleeps on this doorbell while the job list is empty. It is notified when a job is
     /// added. An idle worker does not sleep on the doorbell of `turns`, because blocking calls
     /// would then wake it at the end of each turn.
@@ -132,6 +135,7 @@ impl Default for RunQueue {
             outstanding_works: AtomicU64::new(0),
             events: OnceLock::new(),
             history: OnceLock::new(),
+            enqueued_messages: OnceLock::new(),
             worker_doorbell: Doorbell::default(),
         }
     }

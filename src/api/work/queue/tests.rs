@@ -312,3 +312,19 @@ fn works_are_bounded() {
     (0..MAX_WORKS).for_each(|_| queue.end_work());
     assert!(queue.wait_for_works(&Deadline::never()));
 }
+
+#[test]
+fn enqueued_messages_are_counted_by_peer_and_direction() {
+    use crate::api::observe::recorder::IssueCounter as _;
+    let queue = RunQueue::default();
+    let messages = [(1, true), (1, false), (2, false), (1, false)];
+    assert_eq!(queue.count_enqueued_messages(messages.into_iter()), [1, 1, 1, 2]);
+    // A second batch is issued before the first one is on its streams.
+    assert_eq!(queue.count_enqueued_messages([(1, false)].into_iter()), [0]);
+    queue.end_enqueue_of_messages();
+    queue.end_enqueue_of_messages();
+    assert_eq!(queue.count_enqueued_messages([(1, false), (1, true)].into_iter()), [4, 2]);
+    let counts = queue.enqueued_messages();
+    assert_eq!((counts.sent_to(1, None), counts.received_from(1, Some(0))), (2, 4));
+    assert_eq!((counts.sent_to(2, None), counts.received_from(2, None)), (0, 1));
+}
