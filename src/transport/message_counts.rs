@@ -26,6 +26,9 @@ pub struct MessageCounts {
 }
 
 impl MessageCounts {
+    /// The tag of messages that have no tags.
+    pub const NO_TAG: u32 = 0;
+
     /// Returns the number of messages that were sent to a rank with a tag, or with any tag.
     pub fn sent_to(&self, rank: Rank, tag: Option<u32>) -> u64 {
         count(&self.sent, rank, tag)

@@ -259,7 +259,7 @@ pub(super) fn needs_of_enqueued_message(
     own_counts: &MessageCounts,
     me: Rank,
 ) -> Option<Need> {
-    let (rank, tag, memory) = (message.peer?, message.tag?, MessageMemory::Device);
+    let (rank, tag, memory) = (message.peer?, MessageCounts::NO_TAG, MessageMemory::Device);
     let bytes = message.count.saturating_mul(message.dtype.size());
     let is_own = rank == me && own_counts.sent_to(me, Some(tag)) >= position;
     let call = match message.is_outgoing {

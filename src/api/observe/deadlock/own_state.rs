@@ -154,10 +154,11 @@ fn device_engine<'a>(group: &OpenGroup<'a>) -> Option<&'a dyn DevicePointToPoint
 
 /// Returns the numbers of messages in device memory, if they are known.
 fn device_counts(group: &OpenGroup<'_>) -> Option<MessageCounts> {
-    match device_engine(group) {
-        Some(engine) => engine.traffic(0).counts,
-        None => group.backend.device().map(|_| group.counter.enqueued_messages()),
+    if let Some(engine) = device_engine(group) {
+        return engine.traffic(0).counts;
     }
+    let counts = group.backend.device().map(|_| group.counter.enqueued_messages());
+    counts.filter(|counts| !counts.is_too_long())
 }
 
 /// Returns what the messages of a work need. One of the two engines has these messages.

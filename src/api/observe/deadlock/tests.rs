@@ -358,6 +358,8 @@ fn enqueued_message_needs_the_call_at_its_position() {
     let receive = |from| MessageDescriptor::incoming(Some(from), Some(0), DataType::U8, 8, label);
     let send = |bytes| MessageDescriptor::outgoing(2, 0, DataType::U8, bytes, label);
     let call = NeededCall::CountedSend { tag: Some(0), received: 2, memory };
+    let any_tag = MessageDescriptor { tag: None, ..receive(2) };
+    assert_eq!(needs(&receive(2), 3), needs(&any_tag, 3));
     assert_eq!(needs(&receive(2), 3), Some(RankNeed { rank: 2, call }.into()));
     assert_eq!(needs(&receive(2), 0), None, "the position is unknown");
     assert_eq!(needs(&receive(1), 1), None, "this rank has sent the message to itself");

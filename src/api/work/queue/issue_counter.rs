@@ -7,9 +7,6 @@ use crate::base::ids::Rank;
 use crate::base::sync::unpoisoned;
 use crate::transport::MessageCounts;
 
-/// The tag of the counted messages, which have no tags.
-const NO_TAG: u32 = 0;
-
 /// The messages that this rank has issued and that are enqueued on a device. The k-th send to a
 /// rank belongs to the k-th receive of that rank.
 #[derive(Debug, Default)]
@@ -24,7 +21,8 @@ impl EnqueuedMessages {
     /// Counts a message. Returns its position among the messages to or from the same rank, from 1.
     fn count(&mut self, peer: Rank, is_outgoing: bool) -> u64 {
         let MessageCounts { sent, received, .. } = &mut self.counts;
-        let count = if is_outgoing { sent } else { received }.entry((peer, NO_TAG)).or_default();
+        let counts = if is_outgoing { sent } else { received };
+        let count = counts.entry((peer, MessageCounts::NO_TAG)).or_default();
         *count += 1;
         *count
     }
