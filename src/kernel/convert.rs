@@ -4,6 +4,7 @@
 //! that an f32 does not have.
 
 use super::element::Element;
+use super::float_mode::with_default_float_mode;
 use super::minifloat::{Bf16, F16};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
@@ -24,6 +25,10 @@ pub fn is_convertible(dtype: DataType) -> bool {
 /// If the lengths do not fit, or if the type is not convertible.
 pub fn widen(dtype: DataType, factor: f64, src: Src<'_>, into: &mut [f32]) {
     assert!(src.len() == into.len() * dtype.size(), "{} bytes of {dtype}", src.len());
+    with_default_float_mode(|| widen_in_default_mode(dtype, factor, src, into));
+}
+
+fn widen_in_default_mode(dtype: DataType, factor: f64, src: Src<'_>, into: &mut [f32]) {
     #[allow(clippy::cast_possible_truncation, reason = "factors of f32 are rounded, as documented")]
     let narrow = factor as f32;
     match dtype {
@@ -42,13 +47,13 @@ pub fn widen(dtype: DataType, factor: f64, src: Src<'_>, into: &mut [f32]) {
 /// If the lengths do not fit, or if the type is not convertible.
 pub fn narrow(dtype: DataType, from: &[f32], dst: Dst<'_>) {
     assert!(dst.len() == from.len() * dtype.size(), "{} bytes of {dtype}", dst.len());
-    match dtype {
+    with_default_float_mode(|| match dtype {
         DataType::F16 => store_all::<F16>(from, dst, |value| value),
         DataType::Bf16 => store_all::<Bf16>(from, dst, |value| value),
         DataType::F32 => store_all::<f32>(from, dst, |value| value),
         DataType::F64 => store_all::<f64>(from, dst, f64::from),
         _ => panic_unconvertible(dtype),
-    }
+    });
 }
 
 /// Multiplies each element of `src`, which has the type `from`, by a factor, and converts the

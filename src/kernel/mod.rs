@@ -23,9 +23,10 @@
 //!   the products. An average that is a value of the type thus does not overflow.
 //! - Buffers may have any alignment, and may be shared with other processes: the kernels never
 //!   create a reference to them.
+//! - Arithmetic on floats runs in the default floating-point mode of the processor (rounding to
+//!   nearest, subnormal numbers, no traps), whatever mode the calling thread has ([`float_mode`]).
 //!
-//! This module does not depend on ranks, groups, transports, threads or waiting. The kernels use
-//! the floating-point mode of the calling thread (rounding mode, flushing of subnormal numbers).
+//! This module does not depend on ranks, groups, transports, threads or waiting.
 #![allow(
     unsafe_code,
     reason = "memory that other processes may write is accessed only through raw pointers"
@@ -37,6 +38,7 @@ mod element;
 #[cfg(target_arch = "x86_64")]
 mod f32x8;
 mod float;
+mod float_mode;
 mod integer;
 mod loops;
 mod minifloat;
@@ -52,6 +54,7 @@ pub use crate::base::copy::{Stager, copy, copy_part, stage};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 pub use convert::{convert, is_convertible, narrow, widen};
+pub use float_mode::with_default_float_mode;
 use loops::FoldKernel;
 pub use loops::FoldTarget;
 pub use nan_scan::find_rejected_element;
@@ -166,7 +169,8 @@ fn run_fold_kernel(
     // SAFETY: the caller has chosen an instruction set that this processor has. All views are as
     // long as `dst`, which contains whole elements. The views are valid by the obligation of their
     // constructors.
-    unsafe { kernel(to, sources, ranks) }
+    let run = || unsafe { kernel(to, sources, ranks) };
+    if dtype.is_float() { with_default_float_mode(run) } else { run() }
 }
 
 /// A [`fold()`] of one type and operator whose loop is already selected. It is for vectors that are
@@ -228,7 +232,7 @@ pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
         return;
     }
     // SAFETY: as in `run_fold_kernel`.
-    unsafe { kernel(dst, src, factor) }
+    with_default_float_mode(|| unsafe { kernel(dst, src, factor) });
 }
 
 #[cold]

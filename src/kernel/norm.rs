@@ -5,6 +5,7 @@
 //! result thus depends only on the elements.
 
 use super::element::Element;
+use super::float_mode::with_default_float_mode;
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
@@ -32,7 +33,7 @@ pub enum NormPower {
 /// If the length is not a multiple of the element size, or `dtype` is not a floating-point type.
 pub fn sum_of_powers(dtype: DataType, power: NormPower, src: Src<'_>) -> f64 {
     assert!(src.len().is_multiple_of(dtype.size()), "{} bytes of {dtype}", src.len());
-    match dtype {
+    with_default_float_mode(|| match dtype {
         DataType::F16 => sum_real::<F16, _>(power, src, f64::from),
         DataType::Bf16 => sum_real::<Bf16, _>(power, src, f64::from),
         DataType::F8E4M3 => sum_real::<F8E4M3, _>(power, src, f64::from),
@@ -46,7 +47,7 @@ pub fn sum_of_powers(dtype: DataType, power: NormPower, src: Src<'_>) -> f64 {
         DataType::C64 => sum_complex::<f32, _>(power, src, f64::from),
         DataType::C128 => sum_complex::<f64, _>(power, src, |value| value),
         _ => panic_not_float(dtype),
-    }
+    })
 }
 
 #[cold]

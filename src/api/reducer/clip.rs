@@ -88,18 +88,20 @@ impl Reducer {
             true => 0..total,
             false => share(total, group.rank(), group.size()),
         };
-        let mut sum = [fold(&grads, share, norm.power())];
+        let mut sum = [kernel::with_default_float_mode(|| fold(&grads, share, norm.power()))];
         let view = Dst::from(&mut sum[..]);
         let op = if norm == NormType::Infinity { ReduceOp::Max } else { ReduceOp::Sum };
         let options = CallOptions { canonical: self.options.is_canonical, ..self.call_options() };
         group.run(Call::all_reduce(view.as_src(), view, DataType::F64, op), &options)?;
         let [sum] = sum;
-        let norm = match norm {
-            NormType::Infinity => sum,
-            NormType::P(2.0) => sum.sqrt(),
-            NormType::P(p) => sum.powf(1.0 / p),
-        };
-        let factor = max_norm / (norm + EPSILON);
+        let (norm, factor) = kernel::with_default_float_mode(|| {
+            let norm = match norm {
+                NormType::Infinity => sum,
+                NormType::P(2.0) => sum.sqrt(),
+                NormType::P(p) => sum.powf(1.0 / p),
+            };
+            (norm, max_norm / (norm + EPSILON))
+        });
         if norm.is_finite() && factor < 1.0 {
             for grad in &grads {
                 kernel::scale_copy(grad.dtype, factor, grad.view, grad.view.as_src());

@@ -12,6 +12,7 @@ use super::weights::{ReduceFactor, WeightsTask};
 use crate::api::group::process_group::Group;
 use crate::api::work::handle::Work;
 use crate::base::error::{Error, Result};
+use crate::kernel;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -90,7 +91,7 @@ impl StepSender<'_> {
             DividePolicy::Weighted => ReduceFactor::ByWeight(sums()?, step.weights().weight),
             DividePolicy::World if options.is_uneven => ReduceFactor::ByActive(sums()?),
             DividePolicy::Initial if options.is_uneven || self.group.size() != initial_ranks => {
-                ReduceFactor::Scale(1.0 / initial_ranks as f64)
+                ReduceFactor::Scale(kernel::with_default_float_mode(|| 1.0 / initial_ranks as f64))
             }
             DividePolicy::World | DividePolicy::Initial => ReduceFactor::Average,
         })

@@ -170,16 +170,18 @@ impl SparseSum {
         rows.sort_unstable();
         rows.dedup();
         let values = GradBlock::new(group, rows.len() * self.row_bytes, None)?;
-        let weights: f64 = decoded.iter().map(|message| message.weights.weight).sum();
+        let weights: f64 = kernel::with_default_float_mode(|| {
+            decoded.iter().map(|message| message.weights.weight).sum()
+        });
         let active = decoded.iter().filter(|message| message.weights.is_active).count();
         for message in &decoded {
-            let factor = match self.divide {
+            let factor = kernel::with_default_float_mode(|| match self.divide {
                 DividePolicy::Weighted if weights > 0.0 => Some(message.weights.weight / weights),
                 DividePolicy::Weighted => Some(0.0),
                 DividePolicy::World => Some(1.0 / active.max(1) as f64),
                 DividePolicy::Initial => Some(1.0 / self.initial_ranks as f64),
                 DividePolicy::None => None,
-            };
+            });
             self.add(message, factor, &rows, values.view());
         }
         Ok(SparseResult { rows, values })

@@ -9,6 +9,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::label::Label;
 use crate::base::op::ReduceOp;
+use crate::kernel;
 use crate::transport::Descriptor;
 use std::sync::{Arc, OnceLock};
 
@@ -127,7 +128,7 @@ impl ReduceFactor {
     /// The errors of [`Self::value`].
     pub(super) fn of_sum(&self, ranks: usize) -> Result<f64> {
         match self {
-            Self::Average => Ok(1.0 / ranks as f64),
+            Self::Average => Ok(kernel::with_default_float_mode(|| 1.0 / ranks as f64)),
             _ => self.value(),
         }
     }
@@ -137,14 +138,14 @@ impl ReduceFactor {
     /// # Errors
     /// `Internal` before the weights have arrived.
     pub(super) fn value(&self) -> Result<f64> {
-        let value = match self {
+        let value = kernel::with_default_float_mode(|| match self {
             Self::Average | Self::Sum => Some(1.0),
             Self::Scale(factor) => Some(*factor),
             Self::ByActive(sums) => sums.active().map(|active| 1.0 / active.max(1.0)),
             Self::ByWeight(sums, own) => {
                 sums.weight().map(|all| if all > 0.0 { own / all } else { 0.0 })
             }
-        };
+        });
         value.ok_or_else(|| Error::internal("a bucket runs before the weights of its step"))
     }
 }

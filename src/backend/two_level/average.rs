@@ -6,6 +6,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::WorldSize;
 use crate::base::op::ReduceOp;
+use crate::kernel;
 
 /// The operators of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +31,7 @@ impl StepOperators {
         match op {
             ReduceOp::Avg if dtype.is_float() => {
                 #[expect(clippy::cast_precision_loss, reason = "a group has at most 65,536 ranks")]
-                let factor = 1.0 / size as f64;
+                let factor = kernel::with_default_float_mode(|| 1.0 / size as f64);
                 Ok(Self { first: ReduceOp::PremulSum, factor, second: ReduceOp::Sum })
             }
             ReduceOp::Avg => {

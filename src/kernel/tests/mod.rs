@@ -4,6 +4,8 @@
 
 mod averages;
 mod conversions;
+#[cfg(all(not(miri), any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod float_modes;
 mod oracle;
 mod speed;
 

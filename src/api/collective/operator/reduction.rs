@@ -194,7 +194,10 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         }
         for rank in 1..vector_count {
             let (lower, inout) = (vectors.vector_of(rank - 1).as_src(), vectors.vector_of(rank));
-            self.call.operator.function.combine(lower, inout, element_count);
+            // Several ranks may compute the same elements, so all must use the same mode.
+            kernel::with_default_float_mode(|| {
+                self.call.operator.function.combine(lower, inout, element_count);
+            });
         }
     }
 

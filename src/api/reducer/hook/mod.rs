@@ -99,8 +99,11 @@ impl Hook {
     ) -> Result<HookOutcome> {
         match &mut *self.lock() {
             HookState::Cast(dtype) => bucket.reduce_as(*dtype, turn),
-            HookState::Int8(hook) => hook.reduce(bucket, turn),
-            HookState::PowerSgd(hook) => hook.reduce(bucket, turn),
+            // These hooks compute outside of the kernels, and all ranks must get the same bits.
+            HookState::Int8(hook) => kernel::with_default_float_mode(|| hook.reduce(bucket, turn)),
+            HookState::PowerSgd(hook) => {
+                kernel::with_default_float_mode(|| hook.reduce(bucket, turn))
+            }
             HookState::Off => {
                 bucket.keep_own();
                 Ok(HookOutcome::default())

@@ -138,7 +138,10 @@ impl OuterFragment {
                 let mut gradient = vec![0.0; count];
                 kernel::widen(DataType::F32, 1.0, result.as_src(), &mut gradient);
                 let memory = OptimizerMemory { global: &member.global, state: &member.state };
-                options.optimizer.update(member.index, memory, &gradient);
+                // Each rank computes the same update, so all ranks must get the same bits.
+                kernel::with_default_float_mode(|| {
+                    options.optimizer.update(member.index, memory, &gradient);
+                });
             }
         }
         self.restore(params);
