@@ -13,6 +13,7 @@ use crate::api::work::callbacks;
 use crate::base::config::{self, EnvVariable};
 use crate::base::deadline::{Deadline, Timeout};
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::process::descriptor::above_standard_streams;
 use crate::process::forked_children::{ForkOutcome, ForkTimeouts, ForkedChildren, MAX_FORKS};
 use crate::process::this_process;
 use crate::store::tcp::{Secret, Server, ServerOptions};
@@ -70,7 +71,7 @@ pub fn spawn(
     callbacks::reject_blocking_in_callback("dist_spawn")?;
     check_can_fork(count)?;
     let started = Deadline::never();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let listener = above_standard_streams(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
     let (port, listener) =
         bound.map_err(|cause| Error::system("a port for the ranks' store", cause))?;

@@ -5,6 +5,7 @@
 //! such as the dump of the flight recorder with it.
 
 use crate::base::error::{Error, Result};
+use crate::sys::descriptor::above_standard_streams;
 use crate::sys::{file, host};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -34,7 +35,8 @@ fn create_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
         _ => {}
     }
-    let new = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let new = OpenOptions::new().write(true).create_new(true).open(path);
+    let new = above_standard_streams(new)?;
     file::write_all_at(&new, bytes, 0)
 }
 

@@ -19,6 +19,7 @@
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::sys::descriptor::above_standard_streams;
 use crate::sys::pidfd::PidFd;
 use crate::sys::poll::Interest;
 use crate::sys::{child, signal};
@@ -47,8 +48,11 @@ impl Guardian {
     /// # Errors
     /// `System` if no process or pipe can be created.
     pub fn start() -> Result<Self> {
+        let pipe = std::io::pipe().and_then(|(reader, writer)| {
+            Ok((above_standard_streams(Ok(reader))?, above_standard_streams(Ok(writer))?))
+        });
         let (reader, writer) =
-            std::io::pipe().map_err(|cause| Error::system("a pipe for the guardian", cause))?;
+            pipe.map_err(|cause| Error::system("a pipe for the guardian", cause))?;
         // SAFETY: `run_guardian` and the functions that it calls are async-signal-safe.
         let pid = unsafe { child::fork_into(run_guardian, reader.as_raw_fd()) }?;
         Ok(Self { pid, pipe: Some(writer) })

@@ -10,6 +10,7 @@
 //! | [`supervise`] | runs a child group to its end, and finds the failure that ended it |
 //! | [`forked_children`] | forks of this process that each run a function and end together |
 //! | [`child_result`] | the result of a forked child for its parent |
+//! | [`descriptor`] | new descriptors above the standard streams |
 //! | [`this_process`] | properties of this process and its host |
 //! | [`thread`] | starts and recognises threads of the library |
 //! | [`library`] | loads and lists shared objects (dynamic libraries) |
@@ -33,6 +34,7 @@
 pub mod atomic_file;
 pub mod child_group;
 pub mod child_result;
+pub mod descriptor;
 pub mod forked_children;
 pub mod guardian;
 pub mod library;

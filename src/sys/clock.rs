@@ -1,6 +1,7 @@
 //! Reads the kernel's clocks as numbers that the processes of a host can compare. Two processes may
 //! compare their numbers if [`domain`] returns the same text in both.
 
+use super::small_file;
 use crate::base::processor::{has_invariant_tsc, read_tsc};
 use std::cell::Cell;
 use std::sync::LazyLock;
@@ -133,7 +134,7 @@ fn read(clock: libc::clockid_t) -> u64 {
 /// Two processes with the same identifier can compare their numbers of the monotonic clock. The
 /// identifier is empty if the system does not report it.
 pub fn domain() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot = small_file::read_text("/proc/sys/kernel/random/boot_id");
     // A kernel without this file has a single time namespace.
     let space = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
     boot.map(|boot| format!("{}/{}", boot.trim(), space.to_string_lossy())).unwrap_or_default()

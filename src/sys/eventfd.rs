@@ -1,9 +1,9 @@
 //! A flag with a descriptor (Linux's eventfd): any thread can raise the flag, and the descriptor
 //! then becomes readable for pollers.
 
+use super::descriptor;
 use crate::base::error::{Error, Result};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The flag. Its descriptor is readable while the flag is raised.
 #[derive(Debug)]
@@ -19,31 +19,8 @@ impl EventFd {
     pub fn new() -> Result<Self> {
         // SAFETY: the call creates a new descriptor and touches no memory.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Error::system("eventfd", io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
-    }
-
-    /// Creates a flag whose descriptor number is above the numbers of the standard streams. Use it
-    /// for a descriptor that the library gives to its caller.
-    ///
-    /// # Errors
-    /// `System`.
-    pub fn above_standard_streams() -> Result<Self> {
-        let low = Self::new()?;
-        if low.fd.as_raw_fd() > libc::STDERR_FILENO {
-            return Ok(low);
-        }
-        let (from, first) = (low.fd.as_raw_fd(), libc::STDERR_FILENO + 1);
-        // SAFETY: the call duplicates a descriptor that `low` holds open, and touches no memory.
-        let fd = unsafe { libc::fcntl(from, libc::F_DUPFD_CLOEXEC, first) };
-        if fd < 0 {
-            return Err(Error::system("fcntl(F_DUPFD_CLOEXEC)", io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        let fd = descriptor::from_new(fd).map_err(|cause| Error::system("eventfd", cause))?;
+        Ok(Self { fd })
     }
 
     /// Raises the flag.

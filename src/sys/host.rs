@@ -1,5 +1,6 @@
 //! Identifiers of this host and this process, and their resources: cores, memory and random bytes.
 
+use super::small_file;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
 use std::sync::OnceLock;
@@ -25,7 +26,7 @@ pub fn uid() -> u32 {
 pub fn name() -> String {
     static NAME: OnceLock<String> = OnceLock::new();
     let read = || {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+        let name = small_file::read_text("/proc/sys/kernel/hostname").ok()?;
         Some(name.trim().to_owned())
     };
     read_once(&NAME, read).unwrap_or_else(|| "unknown-host".to_owned())
@@ -45,7 +46,7 @@ fn read_once(cell: &OnceLock<String>, read: impl FnOnce() -> Option<String>) -> 
 /// tests whether sharing works.
 pub fn identity() -> String {
     static IDENTITY: OnceLock<String> = OnceLock::new();
-    let boot = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot = || small_file::read_text("/proc/sys/kernel/random/boot_id");
     let ipc = || std::fs::read_link("/proc/self/ns/ipc").map(|l| l.to_string_lossy().into_owned());
     let both = || Some(format!("{}/{}", boot().ok()?.trim(), ipc().ok()?));
     read_once(&IDENTITY, both).unwrap_or_else(|| {
@@ -56,7 +57,7 @@ pub fn identity() -> String {
 /// Returns an identifier that is equal for two processes if a process ID means the same process to
 /// both: the boot ID of the kernel and the PID namespace. Empty if the system does not report it.
 pub fn pid_namespace() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot = small_file::read_text("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/pid");
     match (boot, space) {
         (Ok(boot), Ok(space)) => format!("{}/{}", boot.trim(), space.to_string_lossy()),
@@ -68,7 +69,7 @@ pub fn pid_namespace() -> String {
 /// sockets for both: the boot ID of the kernel and the network namespace. Empty if the system does
 /// not report it.
 pub fn network_namespace() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot = small_file::read_text("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/net");
     match (boot, space) {
         (Ok(boot), Ok(space)) => format!("{}/{}", boot.trim(), space.to_string_lossy()),
@@ -98,7 +99,7 @@ pub fn memory_total() -> Option<u64> {
 
 /// Returns the value of the line `name` of /proc/meminfo, in bytes.
 fn meminfo_bytes(name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let text = small_file::read_text("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
@@ -107,7 +108,7 @@ fn meminfo_bytes(name: &str) -> Option<u64> {
 /// Returns the smallest remainder (limit minus usage) of the memory limits of this process's cgroup
 /// and the cgroup's ancestors.
 fn cgroup_headroom() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let groups = small_file::read_text("/proc/self/cgroup").ok()?;
     let v2 = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     let v1 = groups.lines().find_map(cgroup_v1_memory_path);
     let v2 = v2.and_then(|path| headroom("/sys/fs/cgroup", path, "memory.max", "memory.current"));
@@ -128,7 +129,7 @@ fn cgroup_v1_memory_path(line: &str) -> Option<&str> {
 fn headroom(root: &str, path: &str, limit: &str, usage: &str) -> Option<u64> {
     let (root, path) = (std::path::Path::new(root), std::path::Path::new(path));
     let remainder = |folder: &std::path::Path| -> Option<u64> {
-        let read = |name: &str| std::fs::read_to_string(root.join(folder).join(name)).ok();
+        let read = |name: &str| small_file::read_text(root.join(folder).join(name)).ok();
         let number = |name: &str| -> Option<u64> { read(name)?.trim().parse().ok() };
         let used = number(usage)?.saturating_sub(page_cache_bytes(&read("memory.stat")?));
         Some(number(limit)?.saturating_sub(used))

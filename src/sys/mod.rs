@@ -5,6 +5,7 @@
 pub mod child;
 pub mod clock;
 pub mod cma;
+pub mod descriptor;
 pub mod eventfd;
 pub mod file;
 pub mod fork;

@@ -10,6 +10,7 @@
 //! A range of the mapping becomes accessible only when the caller requests a view of the range. The
 //! reason: a read of a range without memory would allocate memory in the other process.
 
+use super::descriptor::above_standard_streams;
 use super::sparse_mapping::{self, COMMIT_UNIT, MemfdIdentity};
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -145,7 +146,7 @@ fn open_descriptor(pid: u32, identity: MemfdIdentity) -> Result<File> {
     }
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let opened = File::options().read(true).write(true).custom_flags(flags).open(&path);
-    opened.map_err(&open_error)
+    above_standard_streams(opened).map_err(&open_error)
 }
 
 fn foreign_error(pid: u32, identity: MemfdIdentity) -> Error {

@@ -2,9 +2,10 @@
 //! signal that is sent through the descriptor reaches only this process, even if the process ID is
 //! reused.
 
+use super::descriptor;
 use crate::base::error::{Error, Result};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A process descriptor, which stays bound to its process even if the process ID is reused.
 #[derive(Debug)]
@@ -18,14 +19,9 @@ impl PidFd {
     pub fn open(pid: i32) -> Result<Self> {
         // SAFETY: the call touches no memory; it creates a new descriptor (closed on exec).
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        match i32::try_from(fd) {
-            // SAFETY: the descriptor is new and has no other owner.
-            Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
-            _ => Err(Error::system(
-                format_args!("pidfd_open of process {pid}"),
-                io::Error::last_os_error(),
-            )),
-        }
+        let fd = descriptor::from_new(i32::try_from(fd).unwrap_or(-1));
+        fd.map(Self)
+            .map_err(|cause| Error::system(format_args!("pidfd_open of process {pid}"), cause))
     }
 
     /// Sends a signal to the process.

@@ -6,10 +6,11 @@
 //! | [`Poller`] | many descriptors that stay registered between waits (epoll) |
 //! | [`PollSet`] | many descriptors that the caller adds again for each wait (ppoll) |
 
+use super::descriptor;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// The events that a descriptor is watched for. Errors and hang-ups are always reported, as both
@@ -142,11 +143,8 @@ impl Poller {
     pub fn new() -> Result<Self> {
         // SAFETY: the call creates a new descriptor and touches no memory.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(Error::system("epoll_create1", io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        let fd = descriptor::from_new(fd).map_err(|cause| Error::system("epoll_create1", cause))?;
+        Ok(Self { fd })
     }
 
     /// Starts to watch a descriptor. Closing the descriptor ends the watch.

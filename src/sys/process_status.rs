@@ -1,6 +1,6 @@
 //! Checks whether another process still exists, by its ID and start time.
 
-use std::fs;
+use super::small_file;
 use std::io;
 
 /// The status of a process as the kernel reports it.
@@ -18,14 +18,15 @@ struct ProcessStatus {
 /// the process ID, it distinguishes the process from a later process with the same ID. `None` if
 /// the system does not report it.
 pub fn start_time(pid: u32) -> Option<u64> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|status| status.started)
+    parse_stat(&small_file::read_text(format!("/proc/{pid}/stat")).ok()?)
+        .map(|status| status.started)
 }
 
 /// Returns true if the process with this ID has certainly ended. If `started` is known and the
 /// process with this ID has another start time, the ID belongs to a later process, so the original
 /// process has ended. Both numbers must be from this process's own [`super::host::pid_namespace`].
 pub fn is_gone(pid: u32, started: Option<u64>) -> bool {
-    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+    match small_file::read_text(format!("/proc/{pid}/stat")) {
         Ok(text) => parse_stat(&text).is_some_and(|status| {
             status.has_ended || started.is_some_and(|began| began != status.started)
         }),
@@ -37,7 +38,7 @@ pub fn is_gone(pid: u32, started: Option<u64>) -> bool {
 /// Returns true if the kernel reports that the process with this ID is stopped. The ID must be from
 /// this process's own [`super::host::pid_namespace`].
 pub fn is_stopped(pid: u32) -> bool {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat"));
+    let line = small_file::read_text(format!("/proc/{pid}/stat"));
     line.is_ok_and(|line| parse_stat(&line).is_some_and(|status| status.is_stopped))
 }
 

@@ -2,12 +2,12 @@
 //! left behind if a process dies.
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::sys::{host, limits};
+use crate::sys::{descriptor, host, limits};
 use memmap2::{MmapOptions, MmapRaw};
 use std::ffi::CStr;
 use std::fmt::Display;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
 /// A mapped shared memory segment and its descriptor.
@@ -44,6 +44,15 @@ impl Segment {
         allocate(&file, 0, reserved, REMEDY)?;
         seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         Self::map(file, len)
+    }
+
+    /// Returns whether the limit of this process on the size of files (`ulimit -f`) is smaller than
+    /// a segment of `len` bytes.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn exceeds_file_limit(len: usize) -> Result<bool> {
+        limits::max_file_bytes().map(|limit| u64::try_from(len).is_ok_and(|len| len > limit))
     }
 
     /// Returns the mapping, and the descriptor to pass it to other processes. The mapping does not
@@ -201,10 +210,10 @@ pub fn create_sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
 /// Fails if an in-memory file of `len` bytes would exceed the file size limit of this process.
 /// Without this check, the kernel would end the process by SIGXFSZ when the file grows.
 pub(super) fn check_length(len: usize) -> Result<()> {
-    let limit = limits::max_file_bytes()?;
-    if u64::try_from(len).is_ok_and(|len| len <= limit) {
+    if !Segment::exceeds_file_limit(len)? {
         return Ok(());
     }
+    let limit = limits::max_file_bytes()?;
     let reason = format!("the limit of this process is {limit} bytes per file");
     Err(out_of_memory(len, &reason, "raise the limit (ulimit -f)"))
 }
@@ -214,11 +223,8 @@ pub(super) fn create_memfd(name: &CStr) -> Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string; the call creates a new descriptor.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-    if fd < 0 {
-        return Err(Error::system("memfd_create", std::io::Error::last_os_error()));
-    }
-    // SAFETY: the descriptor is new and has no other owner.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    let fd = descriptor::from_new(fd).map_err(|cause| denied_call_error("memfd_create", cause))?;
+    Ok(File::from(fd))
 }
 
 /// Makes the kernel forbid the changes in `seals` (`F_SEAL_` flags) to an in-memory file
@@ -288,10 +294,46 @@ fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> 
             Some(libc::ENOSPC | libc::ENOMEM) => {
                 return Err(out_of_memory(len, &cause, remedy).with_source(cause));
             }
+            _ if is_denied(&cause) => {
+                let mapped = allocate_by_mapping(file, done, end - done);
+                return mapped.map_err(|failure| match failure.raw_os_error() {
+                    Some(libc::EFAULT | libc::ENOMEM) => {
+                        out_of_memory(len, &failure, remedy).with_source(failure)
+                    }
+                    _ => denied_call_error("fallocate", cause),
+                });
+            }
             _ => return Err(Error::system("fallocate of shared memory", cause)),
         }
     }
     Ok(())
+}
+
+/// Returns whether a security profile (seccomp) has forbidden a system call, or the kernel does not
+/// have it.
+fn is_denied(cause: &std::io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
+}
+
+/// Returns the error of a system call that may have been forbidden.
+fn denied_call_error(call: &str, cause: std::io::Error) -> Error {
+    if is_denied(&cause) {
+        let remedy = "allow it in the security profile (seccomp) of this process";
+        return Error::system(format_args!("{call} ({remedy})"), cause);
+    }
+    Error::system(call, cause)
+}
+
+/// Allocates the pages of a range of whole pages through a temporary mapping, without fallocate.
+///
+/// # Errors
+/// The error of the system; `EFAULT` if there is no memory, `EINVAL` if the kernel is older than
+/// 5.14.
+fn allocate_by_mapping(file: &File, offset: libc::off_t, len: libc::off_t) -> std::io::Result<()> {
+    let to_usize = |number| usize::try_from(number).map_err(std::io::Error::other);
+    let mut options = MmapOptions::new();
+    let map = options.offset(offset.unsigned_abs()).len(to_usize(len)?).map_raw(file)?;
+    populate(map.as_mut_ptr(), map.len())
 }
 
 fn out_of_memory(len: usize, reason: &dyn Display, remedy: &str) -> Error {

@@ -1,10 +1,11 @@
 //! Functions for signals: [`SignalFd`] reads them from a descriptor instead of running their
 //! handlers, and [`BlockedSignal`] delays one signal.
 
+use super::descriptor;
 use crate::base::error::{Error, Result};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// SIGKILL: ends a process at once. A process cannot catch it.
 pub const KILL: i32 = libc::SIGKILL;
@@ -65,11 +66,7 @@ impl SignalFd {
         // SAFETY: the call reads the set and creates a new descriptor.
         let fd =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Error::system("signalfd", io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = descriptor::from_new(fd).map_err(|cause| Error::system("signalfd", cause))?;
         // SAFETY: the call reads one set and writes the other; both are on this stack.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
         Ok(Self { fd, before: SignalMask(before) })

@@ -5,10 +5,11 @@
 //! content or not at all. It does not replace a file that another process has created, except on
 //! file systems without hard links.
 
+use super::descriptor::{self, above_standard_streams};
 use super::file;
 use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::io::{self, Read as _};
+use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,17 @@ use std::path::{Path, PathBuf};
 /// The error of the system.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
+    above_standard_streams(OpenOptions::new().read(true).custom_flags(flags).open(path))
+}
+
+/// Reads a text file of the kernel, for example in `/proc`.
+///
+/// # Errors
+/// The error of the system.
+pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    let mut text = String::new();
+    above_standard_streams(File::open(path))?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Opens a copy of a descriptor that this process has inherited. The original stays open.
@@ -26,14 +37,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The error of the system, for example if the descriptor does not exist.
 pub fn from_inherited_fd(fd: RawFd) -> io::Result<File> {
-    // SAFETY: the call takes integers and touches no memory; the number need not be an open
-    // descriptor.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-    if copy < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and has no other owner.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(copy) }))
+    descriptor::copy(fd).map(File::from)
 }
 
 /// Reads from the beginning of a file until `bytes` is full or the file ends; returns the number of
@@ -65,11 +69,9 @@ pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<bool> {
         return Ok(false);
     }
     let draft = draft_path(path);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&draft)
-        .and_then(|file| file::write_all_at(&file, content, 0));
+    let written =
+        above_standard_streams(OpenOptions::new().write(true).create_new(true).open(&draft))
+            .and_then(|file| file::write_all_at(&file, content, 0));
     let outcome = written.and_then(|()| match fs::hard_link(&draft, path) {
         Ok(()) => Ok(true),
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),

@@ -3,6 +3,7 @@
 //! All sockets of this module are non-blocking and closed on exec. A write to the standard
 //! library's `TcpStream` never raises SIGPIPE. This module makes no reverse lookups.
 
+use super::descriptor::above_standard_streams;
 use super::poll::{self, Interest};
 use super::thread;
 use crate::base::deadline::Deadline;
@@ -63,7 +64,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
 /// # Errors
 /// The error of the system.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = new_socket(address)?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
@@ -75,12 +76,27 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// Creates a TCP socket for addresses of the family of `address`.
+fn new_socket(address: SocketAddr) -> io::Result<Socket> {
+    let family = Domain::for_address(address);
+    above_standard_streams(Socket::new(family, Type::STREAM, Some(Protocol::TCP)))
+}
+
+/// Accepts a connection.
+///
+/// # Errors
+/// The error of the system, including `WouldBlock`.
+pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (stream, address) = listener.accept()?;
+    Ok((above_standard_streams(Ok(stream))?, address))
+}
+
 /// Takes over a bound TCP socket that other code created, and listens on it.
 ///
 /// # Errors
 /// The error of the system; `InvalidInput` if it is not a bound TCP socket.
 pub fn adopt_listener(fd: OwnedFd) -> io::Result<TcpListener> {
-    let socket = Socket::from(fd);
+    let socket = above_standard_streams(Ok(Socket::from(fd)))?;
     let is_tcp = socket.r#type()? == Type::STREAM
         && socket.local_addr()?.as_socket().is_some_and(|address| address.port() != 0);
     if !is_tcp {
@@ -99,7 +115,7 @@ pub fn adopt_listener(fd: OwnedFd) -> io::Result<TcpListener> {
 /// established.
 #[allow(clippy::disallowed_methods, reason = "with a deadline")]
 pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = new_socket(address)?;
     socket.set_nonblocking(true)?;
     if let Err(cause) = socket.connect(&address.into()) {
         // A non-blocking connect reports EINPROGRESS; the standard library's `ErrorKind` has a name
@@ -130,7 +146,7 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
 /// # Errors
 /// The error of the system, if the connect fails at once.
 pub fn begin_connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = new_socket(address)?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
     if let Some(source) = source {
@@ -198,7 +214,7 @@ pub fn congestion_control(stream: &impl AsFd) -> String {
 pub fn source_address_for(ip: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0))?;
+    let socket = above_standard_streams(UdpSocket::bind((any, 0)))?;
     // The connect only selects the route; the port has no meaning.
     socket.connect((ip, 9))?;
     Ok(socket.local_addr()?.ip())
@@ -217,6 +233,11 @@ pub fn set_stream_options(stream: &TcpStream) -> io::Result<()> {
         .with_interval(Duration::from_secs(15))
         .with_retries(4);
     socket2::SockRef::from(stream).set_tcp_keepalive(&probes)
+}
+
+/// Returns the local address of a stream, also while it connects. `None` if it has none.
+pub fn local_address(stream: &impl AsFd) -> Option<SocketAddr> {
+    socket2::SockRef::from(stream).local_addr().ok()?.as_socket()
 }
 
 /// Returns true for an address of this host: loopback, or an address from which this host would

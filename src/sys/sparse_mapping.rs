@@ -116,16 +116,24 @@ impl SparseMapping {
     /// Releases the memory of a range. Its addresses stay reserved and inaccessible.
     pub fn release(&self, offset: usize, len: usize) {
         self.check_part(offset, len);
+        self.punch_hole(offset, len);
         let flags = NO_ACCESS | libc::MAP_FIXED;
         // SAFETY: the call replaces a range that this object owns and that no code uses any more.
         // If it fails, the range stays mapped.
         unsafe { libc::mmap(self.pointer_at(offset), len, libc::PROT_NONE, flags, -1, 0) };
+    }
+
+    /// Releases the pages of a range of the file.
+    fn punch_hole(&self, offset: usize, len: usize) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let range = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(len).ok());
-        if let Some((offset, len)) = range {
-            // SAFETY: the call touches only the memory that is released. If it fails, the memory
-            // stays allocated.
-            unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };
+        let Some((from, count)) = range else { return };
+        // SAFETY: the call touches only the memory that is released.
+        if unsafe { libc::fallocate(self.file.as_raw_fd(), mode, from, count) } != 0 {
+            // A security profile may forbid fallocate. If the range is not mapped, it has no pages,
+            // and the call fails without an effect.
+            // SAFETY: as above; the range belongs to this object.
+            unsafe { libc::madvise(self.pointer_at(offset), len, libc::MADV_REMOVE) };
         }
     }
 

@@ -1,6 +1,7 @@
 //! Unix sockets in the abstract namespace, whose names leave no file. The functions also pass
 //! descriptors to the peer, and return the credentials of the peer.
 
+use super::descriptor::above_standard_streams;
 use crate::base::error::{Error, Result};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{IoSlice, IoSliceMut};
@@ -19,11 +20,19 @@ struct ControlMessageBuffer([u8; 64]);
 pub fn listen(name: &str) -> Result<UnixListener> {
     let listen = || {
         let address = SocketAddr::from_abstract_name(name)?;
-        let listener = UnixListener::bind_addr(&address)?;
+        let listener = above_standard_streams(UnixListener::bind_addr(&address))?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
     listen().map_err(|cause| Error::system(format_args!("listening on the socket @{name}"), cause))
+}
+
+/// Accepts a connection.
+///
+/// # Errors
+/// The error of the system, including `WouldBlock`.
+pub fn accept(listener: &UnixListener) -> std::io::Result<UnixStream> {
+    above_standard_streams(listener.accept().map(|(stream, _)| stream))
 }
 
 /// Connects to an abstract name. Does not wait: the connect succeeds or fails at once.
@@ -31,7 +40,7 @@ pub fn listen(name: &str) -> Result<UnixListener> {
 /// # Errors
 /// The error of the system; `WouldBlock` if the listener's queue is full.
 pub fn connect(name: &str) -> std::io::Result<UnixStream> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    let socket = above_standard_streams(Socket::new(Domain::UNIX, Type::STREAM, None))?;
     // A blocking connect would wait for room in the queue of a listener that may never accept.
     socket.set_nonblocking(true)?;
     socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
@@ -115,7 +124,8 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize,
     // SAFETY: the message points to `parts` and `space`, which outlive the call.
     let got = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) };
     let got = usize::try_from(got).map_err(|_| std::io::Error::last_os_error())?;
-    Ok((got, take_descriptor(&message)))
+    let descriptor = take_descriptor(&message);
+    Ok((got, descriptor.map(|fd| above_standard_streams(Ok(fd))).transpose()?))
 }
 
 /// Returns both ends of a connected pair, for example to wake a thread that polls.
@@ -124,6 +134,8 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize,
 /// `System`.
 pub fn pair() -> Result<(UnixStream, UnixStream)> {
     let made = UnixStream::pair().and_then(|(a, b)| {
+        // Moving the first end might free a low number, but no new descriptor takes it here.
+        let (a, b) = (above_standard_streams(Ok(a))?, above_standard_streams(Ok(b))?);
         a.set_nonblocking(true)?;
         b.set_nonblocking(true)?;
         Ok((a, b))

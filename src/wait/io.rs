@@ -87,8 +87,8 @@ fn closed_error() -> Error {
 /// `Timeout`, `Connection`.
 pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream> {
     loop {
-        match listener.accept() {
-            Ok((stream, _)) => {
+        match unix::accept(listener) {
+            Ok(stream) => {
                 stream.set_nonblocking(true).map_err(broken_error)?;
                 return Ok(stream);
             }

@@ -16,7 +16,7 @@ impl PollableFlag {
     /// # Errors
     /// `System`.
     pub fn new() -> Result<Self> {
-        EventFd::above_standard_streams().map(Self)
+        EventFd::new().map(Self)
     }
 
     /// Returns the descriptor number.

@@ -9,7 +9,6 @@
 //! - All ranks may use all cores, and there are as many cores as ranks: not oversubscribed.
 //! - Two ranks are bound to the same core: oversubscribed, even if the host has idle cores.
 
-use crate::base::error::Result;
 use crate::sys::{host, thread};
 use std::fmt;
 
@@ -28,10 +27,10 @@ pub(super) struct AllowedCores {
 
 impl AllowedCores {
     /// Returns the cores of the calling thread.
-    pub(super) fn of_this_thread() -> Result<Self> {
-        let allowed = thread::allowed_cores()?;
+    pub(super) fn of_this_thread() -> Self {
+        let allowed = thread::allowed_cores();
         let at_once = host::cores().min(allowed.len());
-        Ok(Self { allowed, granted: at_once })
+        Self { allowed, granted: at_once }
     }
 
     /// Parses the text that `Display` writes.
@@ -141,7 +140,7 @@ mod tests {
         for text in ["2 of 0-1", "1 of 7", "3 of 0-1,3-4,8", "0 of "] {
             assert_eq!(AllowedCores::parse(text).unwrap().to_string(), text);
         }
-        let own = AllowedCores::of_this_thread().unwrap();
+        let own = AllowedCores::of_this_thread();
         assert_eq!(AllowedCores::parse(&own.to_string()), Some(own));
         for bad in ["", "2", "0-1", "3 of 0-1", "1 of 3-2", "1 of 0,0", "1 of 0-99999", "x of 1"] {
             assert_eq!(AllowedCores::parse(bad), None, "{bad}");

@@ -39,6 +39,8 @@ pub(super) struct NativePeerInfo {
     pub(super) cookie_address: Option<u64>,
     /// A random number that identifies this rank.
     pub(super) rank_nonce: Nonce,
+    /// The network name space of the process. In another one, its Unix socket has no name.
+    pub(super) network: String,
     /// The name of the Unix socket of the rank's process.
     pub(super) socket: String,
     /// The cores that the rank may use.
@@ -81,8 +83,9 @@ impl NativePeerInfo {
             process_cookie: process,
             cookie_address: cma.then(host::process_nonce_address).flatten(),
             rank_nonce: host::random_nonce()?,
+            network: host::network_namespace(),
             socket: socket.to_owned(),
-            cores: AllowedCores::of_this_thread()?,
+            cores: AllowedCores::of_this_thread(),
             transport,
             slot_bytes,
             reuse_policy: ReusePolicy::for_this_cpu(),
@@ -106,6 +109,7 @@ impl NativePeerInfo {
             "process": self.process_cookie.to_string(),
             "mark": self.cookie_address,
             "nonce": self.rank_nonce.to_string(),
+            "network": self.network,
             "socket": self.socket,
             "cores": self.cores.to_string(),
             "transport": self.transport,
@@ -129,6 +133,7 @@ impl NativePeerInfo {
             process_cookie: Nonce::parse(&text("process")?)?,
             cookie_address: json.get("mark")?.as_u64(),
             rank_nonce: Nonce::parse(&text("nonce")?)?,
+            network: text("network")?,
             socket: text("socket")?,
             cores: AllowedCores::parse(&text("cores")?)?,
             transport: text("transport")?,

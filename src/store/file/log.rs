@@ -9,6 +9,7 @@ use super::record::{FileFormatError, FileHeader, LogRecord};
 use super::replay::LogReplay;
 use crate::base::log::LogLevel;
 use crate::base::{Error, ErrorKind, Result};
+use crate::sys::descriptor::above_standard_streams;
 use crate::sys::file;
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -48,7 +49,8 @@ impl FileLog {
         let mut options = File::options();
         // Only this user has access, because a process that can write to the file can harm the job.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path).map_err(|cause| Error::system(context(), cause))?;
+        let file = above_standard_streams(options.open(path));
+        let file = file.map_err(|cause| Error::system(context(), cause))?;
         let metadata = file.metadata().map_err(|cause| Error::system(context(), cause))?;
         if !metadata.is_file() {
             return Err(Error::invalid(format!("{} is not a regular file", path.display())));

@@ -10,7 +10,7 @@ use super::capabilities::{ServerCapabilities, ServerCapability};
 use super::connect::{self, ClientOptions, StoreEndpoint};
 use super::connection::{StoreConnection, extend_to_grace_period};
 use super::connection_pool::{ConnectionPool, RequestContext, change, query};
-use super::listener::ServerOptions;
+use super::listener::{self, ServerOptions};
 use super::proto::{Bytes, StoreRequest};
 use super::request_failure::RequestResult;
 use super::server::{Server, ServerStart};
@@ -70,6 +70,9 @@ impl TcpStore {
         // With a secret it is safe to join: only the job's own store can prove that it holds the
         // secret.
         let joins = server.join_if_port_in_use || client.secret.is_some();
+        if server.listen_fd.is_none() {
+            listener::await_name(&server.bind, deadline)?;
+        }
         let server = match Server::start_unless_port_in_use(server)? {
             ServerStart::Started(server) => server,
             ServerStart::PortInUse(error) if joins => {

@@ -14,6 +14,7 @@ use crate::base::Result;
 use crate::base::error::Error;
 use crate::base::log::LogLevel;
 use crate::security::Secret;
+use crate::sys::descriptor::above_standard_streams;
 use crate::sys::limits;
 use crate::sys::poll::{self, Interest, PollEvent, PollEvents, Poller};
 use crate::sys::socket;
@@ -484,5 +485,5 @@ impl ServerEventLoop {
 
 /// Opens the spare descriptor.
 fn open_spare_fd() -> Option<File> {
-    File::open("/dev/null").ok()
+    above_standard_streams(File::open("/dev/null")).ok()
 }

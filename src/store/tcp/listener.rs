@@ -2,10 +2,12 @@
 
 use super::client_connection::ClientName;
 use super::unix_socket;
+use crate::base::log::LogLevel;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::security::Secret;
 use crate::sys::stream::SocketStream;
 use crate::sys::{socket, unix};
+use crate::wait;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,6 +42,10 @@ pub struct ServerOptions {
 /// The time limit for resolving the host name to listen on.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The time between two attempts to resolve the host name, at first and at most.
+const INITIAL_NAME_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_NAME_BACKOFF: Duration = Duration::from_secs(1);
+
 /// If `bind` has several addresses and `port` is 0, the system chooses a free port for the first
 /// address, and the port may be in use on another address. The server then tries again with another
 /// port, up to this number of attempts.
@@ -65,6 +71,37 @@ pub(super) enum ListenOutcome {
 
 /// An address on which the server cannot listen, and the system error.
 type BindFailure = (SocketAddr, io::Error);
+
+/// Waits until the host name to listen on resolves. A name server may learn the name some seconds
+/// after the process has started, for example in Kubernetes.
+///
+/// # Errors
+/// `Connection` if the name does not resolve before the deadline.
+pub(super) fn await_name(bind: &str, deadline: &Deadline) -> Result<()> {
+    if bind.is_empty() {
+        return Ok(());
+    }
+    let mut backoff = INITIAL_NAME_BACKOFF;
+    let mut first_error: Option<Error> = None;
+    loop {
+        let error = match socket::resolve(bind, 0, deadline) {
+            Ok(_) => return Ok(()),
+            Err(error) => error.context("the address of the store's server"),
+        };
+        if deadline.has_passed() {
+            let ms = deadline.elapsed().as_millis();
+            // The deadline may have cut the last attempt short. The first error says more then.
+            let error = first_error.unwrap_or(error);
+            return Err(error.context(format_args!("after {ms} ms")));
+        }
+        if first_error.is_none() {
+            crate::log!(LogLevel::Warn, "{error}; trying again until the deadline");
+            first_error = Some(error);
+        }
+        wait::pause(backoff, deadline);
+        backoff = (2 * backoff).min(MAX_NAME_BACKOFF);
+    }
+}
 
 /// Opens the listening sockets.
 ///
@@ -117,14 +154,14 @@ impl StoreListener {
     pub(super) fn accept(&self) -> io::Result<(SocketStream, ClientName)> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, address) = listener.accept()?;
+                let (stream, address) = socket::accept(listener)?;
                 // An IPv6 socket that also serves IPv4 reports an IPv4 client as a mapped IPv6
                 // address (`::ffff:a.b.c.d`). Convert the address to IPv4.
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 Ok((SocketStream::from_tcp(stream)?, ClientName::Address(address)))
             }
             Self::Unix(listener) => {
-                let (stream, _) = listener.accept()?;
+                let stream = unix::accept(listener)?;
                 let pid = unix::peer_credentials(&stream).map_or(0, |(pid, _)| pid);
                 Ok((SocketStream::from_unix(stream)?, ClientName::Process(pid)))
             }

@@ -197,8 +197,8 @@ impl DescriptorHandler for HostListenerInner {
 
     fn on_readable(&self) -> WatchAction {
         for _ in 0..ACCEPTS_PER_WAKEUP {
-            match self.socket.accept() {
-                Ok((stream, _)) => self.add(stream),
+            match unix::accept(&self.socket) {
+                Ok(stream) => self.add(stream),
                 Err(cause) if cause.kind() == Io::WouldBlock => break,
                 Err(cause) if socket::is_resource_shortage(&cause) => {
                     crate::log!(

@@ -313,7 +313,7 @@ impl DescriptorHandler for AcceptHandler {
         // Between two wakeups, the service thread reads the hellos that have arrived. So a crowd of
         // prompt peers does not reach the limit of unidentified connections.
         for _ in 0..ACCEPTS_PER_WAKEUP.min(inner.max_unidentified.div_ceil(4)) {
-            match self.listener.accept() {
+            match socket::accept(&self.listener) {
                 Ok((stream, from)) => {
                     inner.add_incoming(SocketStream::from_nonblocking_tcp(stream), from)
                 }

@@ -31,6 +31,7 @@ use crate::base::gpu;
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::sync::{lock, unpoisoned};
+use crate::process::descriptor::above_standard_streams;
 use crate::process::{this_process, thread};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
@@ -187,7 +188,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
     check_not_active(unpoisoned(ACTIVE_TRACE.read()).as_ref())?;
     // The file is created without the lock, because a file system may be slow. Therefore the check
     // is repeated under the lock.
-    let file = File::create(path)
+    let file = above_standard_streams(File::create(path))
         .map_err(|cause| Error::system(format_args!("creating the trace {path}"), cause))?;
     let buffer = Arc::new(TraceBuffer::new(path)?);
     let writer = TraceWriter::new(file, this_process::clock_snapshot());
