@@ -4,24 +4,11 @@
  * both ranks or on one. The ranks detect this during the rendezvous and work without it, and
  * every result is right. Without a filter they use both calls, so that the test sees the
  * difference.
- *
- * The parent forks the ranks before any of them uses the library, and never uses the library
- * itself.
  */
 #define _GNU_SOURCE
-#include "check.h"
+#include "forked_ranks.h"
 
-#include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define RANKS 2
 #define COUNT (1 << 20) /* floats: 4 MiB, large enough for cross-memory attach */
@@ -40,40 +27,6 @@ static int can_write_own_memory(void)
     char from = 'x', to = 0;
     struct iovec local = { &from, 1 }, remote = { &to, 1 };
     return process_vm_writev(getpid(), &local, 1, &remote, 1, 0) == 1;
-}
-
-/* Makes the kernel refuse a system call from now on; returns 0 if it supports no filters. */
-static int deny_syscall(long call)
-{
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
-/* Opens the store of all ranks; the first rank serves it and publishes its port. */
-static dist_store_t *open_shared_store(int *port, int rank)
-{
-    dist_store_tcp_options_t where = DIST_STORE_TCP_OPTIONS_INIT;
-    where.host = "127.0.0.1";
-    where.is_server = rank == 0;
-    where.timeout_ms = LIMIT_MS;
-    for (int round = 0; rank != 0 && __atomic_load_n(port, __ATOMIC_ACQUIRE) == 0; round++) {
-        struct timespec moment = { 0, 1000000 };
-        REQUIRE(round < LIMIT_MS);
-        nanosleep(&moment, NULL);
-    }
-    where.port = __atomic_load_n(port, __ATOMIC_ACQUIRE);
-    dist_store_t *store = NULL;
-    REQUIRE_OK(dist_store_tcp_create(&where, &store));
-    if (rank == 0) {
-        __atomic_store_n(port, (int)dist_store_port(store), __ATOMIC_RELEASE);
-    }
-    return store;
 }
 
 static int description_contains(const dist_group_t *group, const char *text)
@@ -135,57 +88,35 @@ struct cma_access {
     int can_read, can_write;
 };
 
-static int run_rank(int *port, int rank, long denied, struct cma_access expected)
+struct denial {
+    int ranks; /* a bit for each rank whose call is denied */
+    long call;
+    struct cma_access expected;
+};
+
+static int run_rank(struct shared_page *page, int rank, void *arg)
 {
-    if (denied != 0) {
-        REQUIRE(deny_syscall(denied));
-        CHECK(!(denied == SYS_process_vm_readv ? can_read_own_memory() : can_write_own_memory()) && errno == EPERM);
+    const struct denial *denial = arg;
+    if (denial->ranks >> rank & 1) {
+        REQUIRE(fail_syscall(denial->call, EPERM));
+        CHECK(!(denial->call == SYS_process_vm_readv ? can_read_own_memory() : can_write_own_memory())
+              && errno == EPERM);
     }
-    dist_store_t *store = open_shared_store(port, rank);
+    dist_store_t *store = open_shared_store(page, rank);
     dist_group_t *group = NULL;
     REQUIRE_OK(join_group(store, "all", rank, RANKS, &group));
-    CHECK(description_contains(group, expected.can_read ? "\"cma_read\":true" : "\"cma_read\":false"));
-    CHECK(description_contains(group, expected.can_write ? "\"cma_write\":true" : "\"cma_write\":false"));
+    CHECK(description_contains(group, denial->expected.can_read ? "\"cma_read\":true" : "\"cma_read\":false"));
+    CHECK(description_contains(group, denial->expected.can_write ? "\"cma_write\":true" : "\"cma_write\":false"));
     run_operations(group, rank);
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_store_release(store));
     return check_report();
 }
 
-/* `denied` has a bit for each rank whose call is denied. */
-static void run_job(int denied, long call, struct cma_access expected)
+static void run_job(int ranks, long call, struct cma_access expected)
 {
-    int *port = mmap(NULL, sizeof *port, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(port != MAP_FAILED);
-    fflush(stdout);
-    pid_t ranks[RANKS];
-    for (int rank = 0; rank < RANKS; rank++) {
-        ranks[rank] = fork();
-        REQUIRE(ranks[rank] >= 0);
-        if (ranks[rank] == 0) {
-            int outcome = run_rank(port, rank, denied >> rank & 1 ? call : 0, expected);
-            fflush(stdout);
-            _exit(outcome);
-        }
-    }
-    for (int rank = 0; rank < RANKS; rank++) {
-        int outcome = 0;
-        CHECK(waitpid(ranks[rank], &outcome, 0) == ranks[rank]);
-        CHECK(WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0);
-    }
-    munmap(port, sizeof *port);
-}
-
-/* Returns true if the kernel supports filters; a child tests this, since a filter is permanent. */
-static int can_filter_syscalls(void)
-{
-    pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-        _exit(!deny_syscall(SYS_process_vm_readv));
-    }
-    int outcome = 0;
-    return waitpid(child, &outcome, 0) == child && WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0;
+    struct denial denial = { ranks, call, expected };
+    run_forks(RANKS, run_rank, &denial);
 }
 
 int main(void)

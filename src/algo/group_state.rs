@@ -27,6 +27,8 @@ pub struct GroupState {
     pub cursor: ShmCursor,
     /// The last choice of an algorithm for each operation that has had one.
     last_choices: Vec<LastChoice>,
+    /// Whether the last choices were made after the kernel had refused cross-memory attach.
+    are_choices_without_cma: bool,
     /// The plans of the fast path. The index of a plan is the slot of its key. The vector is empty
     /// until the first plan exists.
     plans: Vec<Option<FastPathPlan>>,
@@ -76,6 +78,7 @@ impl GroupState {
         Self {
             cursor: ShmCursor::new(group, node_size, algorithm_name),
             last_choices: Vec::new(),
+            are_choices_without_cma: false,
             plans: Vec::new(),
             peer_history: spans_nodes.then(|| PeerHistory::new(group, rank, size, algorithm_name)),
             all_ranks: (0..size).filter(|_| spans_nodes).collect(),
@@ -105,6 +108,17 @@ impl GroupState {
         rules: &AlgorithmRules,
     ) -> Result<ChosenAlgorithm> {
         let has_request = request.has_requirements();
+        let without_cma;
+        let mut shape = shape;
+        // A call that names an algorithm runs it: each call then finds out again that the kernel
+        // refuses the access.
+        if self.cursor.is_cma_refused && request.name.is_none() {
+            if !std::mem::replace(&mut self.are_choices_without_cma, true) {
+                self.last_choices.clear();
+            }
+            without_cma = shape.without_cma();
+            shape = &without_cma;
+        }
         let last_choice = self.last_choices.iter_mut().find(|last| last.kind == kind);
         if let Some(last) = &last_choice
             && last.bytes == bytes

@@ -60,6 +60,11 @@ impl GroupShape {
             has_cma_write,
         }
     }
+
+    /// Returns the same shape without CMA.
+    pub(super) fn without_cma(&self) -> Self {
+        Self { has_cma: false, has_cheap_cma_read: false, has_cma_write: false, ..*self }
+    }
 }
 
 /// An algorithm on memory that all ranks share.

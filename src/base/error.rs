@@ -315,6 +315,11 @@ impl Error {
         &self.0.message
     }
 
+    /// Returns the error of the system that caused this error, if there is one.
+    pub fn io_cause(&self) -> Option<&std::io::Error> {
+        std::error::Error::source(self)?.downcast_ref::<std::io::Error>()
+    }
+
     /// Returns the culprit, if there is one.
     pub fn culprit(&self) -> Option<Rank> {
         self.0.culprit

@@ -56,6 +56,12 @@ pub fn write_pieces<const N: usize>(pid: u32, pieces: [(u64, Src<'_>); N]) -> io
     usize::try_from(put).map_err(|_| io::Error::last_os_error())
 }
 
+/// Returns whether an error of this module is a refusal: the process has not the right, or a filter
+/// forbids the system call. Other errors are about the address or the end of the process.
+pub fn is_refusal(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
+}
+
 /// The arguments of `process_vm_readv` and `process_vm_writev`.
 struct CmaVectors<const N: usize> {
     pid: libc::pid_t,

@@ -21,12 +21,15 @@
 
 use super::cma_bounce::{self, PAGE_BYTES, page_start};
 use super::rank_progress::RemoteWritePurpose;
-use super::{ReusePolicy, SharedDomain};
+use super::{PeerName, ReusePolicy, SharedDomain};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
+use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys;
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The maximum number of bytes per read call. Such a call takes about 30 ms. The reader checks for
@@ -130,6 +133,25 @@ pub fn cma_write(
         }
     }
     Ok(())
+}
+
+/// Returns whether the kernel refused an access to the memory of another process: by a lack of
+/// rights, or by a filter of system calls. Such a refusal usually lasts.
+pub fn is_refused(error: &Error) -> bool {
+    error.io_cause().is_some_and(sys::cma::is_refusal)
+}
+
+/// Logs that the kernel refuses access to a peer's memory, once for each process.
+pub fn log_refusal(peer: &PeerName, reason: &dyn std::fmt::Display) {
+    static REFUSED_PROCESSES: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    if lock(&REFUSED_PROCESSES).insert(peer.pid) {
+        crate::log!(
+            LogLevel::Warn,
+            "the kernel refuses access to the memory of {peer}, which it granted before (a process \
+             changed its user or is no longer dumpable); large vectors and messages of this pair \
+             go through shared memory from now on: {reason}"
+        );
+    }
 }
 
 /// The value of a rank's remote-write word while the rank writes to no other rank's memory.

@@ -19,6 +19,8 @@
 //! READING       the reader reads the front half, or the whole buffer
 //! SPLIT         the owner writes the back half to the reader's buffer
 //! READING_ALL   the reader also reads the back half; cancel_read leads back to EXPOSED
+//!
+//! After the owner's report that it writes no more, cancel_split leads from SPLIT back to EXPOSED.
 //! ```
 //!
 //! In the states READING, SPLIT and READING_ALL, the owner cannot withdraw the buffer. If the owner
@@ -31,10 +33,10 @@
 //! that was stopped by SIGSTOP, is still in its read. Such a reader checks for a failure after its
 //! last read. It then finds that the group has failed, and does not report success.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::{AtomicU64, Ordering};
 
-/// The number of buffers that a rank can expose at the same time.
-pub const EXPOSURE_SLOT_COUNT: u16 = 1024;
+/// The number of buffers that a rank can expose at the same time. A model needs only a few.
+pub const EXPOSURE_SLOT_COUNT: u16 = if cfg!(loom) { 2 } else { 1024 };
 
 // The states of an exposure slot are the lowest two bits of its word. Message numbers begin at 1,
 // so no message has the word 0, which is a free slot.
@@ -59,7 +61,7 @@ pub struct ExposureWords([AtomicU64; EXPOSURE_SLOT_COUNT as usize]);
 
 impl Default for ExposureWords {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; EXPOSURE_SLOT_COUNT as usize])
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 }
 
@@ -123,6 +125,12 @@ impl<'a> ExposureTable<'a> {
         self.transition(slot, encode_word(number, READING), encode_word(number, READING_ALL))
     }
 
+    /// Exposes the buffer again after a split transfer. Called by a reader that cannot read its
+    /// half, after the owner's report that it writes no more.
+    pub fn cancel_split(&self, slot: u16, number: u64) -> bool {
+        self.transition(slot, encode_word(number, SPLIT), encode_word(number, EXPOSED))
+    }
+
     /// Withdraws the buffer. Called by the owner. Returns false if the reader is reading the
     /// buffer.
     pub fn withdraw(&self, slot: u16, number: u64) -> bool {
@@ -152,7 +160,7 @@ fn encode_word(number: u64, state: u64) -> u64 {
     number << 2 | state
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::Barrier;

@@ -57,7 +57,7 @@ impl ShmSequencer<'_> {
         };
         self.is_arena_use_decided = true;
         let outcome = self.exchange_arena_offers(offsets).and_then(|all| match all {
-            true => self.run_with_access(work).and_then(|()| self.close_exposure()).map(|()| true),
+            true => self.run_with_access(work).and_then(|()| self.close_exposure(0, true)),
             false => Ok(false),
         });
         match access {

@@ -15,11 +15,14 @@
 //!   come to the same conclusion, because they decide from the control slots of all ranks:
 //!   - If no rank overwrites exposed data during the exposure, the ranks try to copy. A rank whose
 //!     copy fails reports this when it ends the exposure, and all ranks repeat the operation
-//!     through data slots ([`ShmSequencer::close_exposure_if_all`]).
+//!     through data slots ([`ShmSequencer::close_exposure`]).
 //!   - Otherwise the operation cannot be repeated. Each rank therefore first reads the first and
 //!     the last byte of its own buffer by CMA, and publishes the result
 //!     ([`ShmSequencer::expose_all`]). If this test fails on any rank, no rank reads from its
 //!     peers.
+//! - **Refused access.** The kernel may refuse an access although the ranks could access each
+//!   other's memory when the group was created. [`super::refused_access`] describes how the ranks
+//!   then complete the operation.
 //! - **Writes.** If a rank writes to a range of a peer's memory, no other rank reads or writes that
 //!   range before all ranks have ended the exposure. [`super::revocation`] describes how a rank
 //!   whose operation fails revokes this access.
@@ -66,6 +69,11 @@ fn address(buffer: Src<'_>) -> u64 {
 }
 
 impl ExposedBuffers {
+    /// Returns whether the rank has exposed a buffer that its peers can read.
+    pub(super) fn is_readable(&self) -> bool {
+        self.send_address != UNREADABLE_ADDRESS
+    }
+
     fn cma_target(&self, offset: usize) -> cma::CmaTarget {
         let Self { rank, recv_address, region_address: region, .. } = *self;
         cma::CmaTarget {
@@ -73,21 +81,6 @@ impl ExposedBuffers {
             address: recv_address.wrapping_add(offset as u64),
             region_address: region,
         }
-    }
-}
-
-/// Converts the outcome of an access to a peer's memory: true if the access succeeded, false if the
-/// memory is not accessible, and an error if the group has failed.
-fn check_reachable(outcome: Result<()>) -> Result<bool> {
-    match outcome {
-        Err(error) if error.kind() == ErrorKind::System => {
-            crate::log!(
-                LogLevel::Debug,
-                "cannot access a peer's memory; the data goes through data slots: {error}"
-            );
-            Ok(false)
-        }
-        outcome => outcome.map(|()| true),
     }
 }
 
@@ -109,14 +102,14 @@ impl ShmSequencer<'_> {
         self.await_all()?;
         let mut all = send_address != UNREADABLE_ADDRESS;
         for rank in self.others() {
-            all &= self.await_exposed(rank)?.send_address != UNREADABLE_ADDRESS;
+            all &= self.await_exposed(rank)?.is_readable();
         }
         Ok(all)
     }
 
     /// Publishes the next step with the addresses of this rank's buffers. No rank may write to the
     /// send buffer before the step in which all ranks [end the
-    /// exposure](Self::close_exposure_if_all).
+    /// exposure](Self::close_exposure).
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -126,12 +119,18 @@ impl ShmSequencer<'_> {
     }
 
     /// Publishes the next step with the address of this rank's receive buffer, in which the peers
-    /// read this rank's slice of the result. The buffer must be readable by the peers.
+    /// read this rank's slice of the result. The buffer must be readable by the peers. If the slice
+    /// is not complete, exposes nothing.
     ///
     /// # Errors
     /// As [`ShmSequencer::publish`].
-    pub(super) fn expose_result(&mut self, operation: &Operation<'_>) -> Result<()> {
-        self.publish_addresses(address(operation.recv.as_src()), operation)
+    pub(super) fn expose_result(
+        &mut self,
+        operation: &Operation<'_>,
+        is_complete: bool,
+    ) -> Result<()> {
+        let result = address(operation.recv.as_src());
+        self.publish_addresses(if is_complete { result } else { UNREADABLE_ADDRESS }, operation)
     }
 
     fn publish_addresses(&mut self, send_address: u64, operation: &Operation<'_>) -> Result<()> {
@@ -177,29 +176,60 @@ impl ShmSequencer<'_> {
         cma::cma_write(self.domain(), purpose, to.cma_target(offset), src)
     }
 
-    /// Copies `into.len()` bytes from `offset` in a rank's exposed send buffer.
+    /// Copies `into.len()` bytes from `offset` in a rank's exposed send buffer. Returns false if
+    /// the kernel refuses the access.
     ///
     /// # Errors
     /// The failure of the group, if the group has failed. Otherwise `System` if the memory cannot
-    /// be read; this error also fails the group.
+    /// be read for another reason; this error also fails the group.
     pub(super) fn cma_read(
         &self,
         from: ExposedBuffers,
         offset: usize,
         into: Dst<'_>,
-    ) -> Result<()> {
-        self.read_peer(from, offset, into)
-            .map_err(|error| self.unreachable_memory_error(from.rank, error))
+    ) -> Result<bool> {
+        self.check_permitted(from.rank, self.read_peer(from, offset, into))
     }
 
-    /// Copies `src` to `offset` in a rank's exposed receive buffer.
+    /// Copies `src` to `offset` in a rank's exposed receive buffer. Returns false if the kernel
+    /// refuses the access.
     ///
     /// # Errors
     /// The failure of the group, if the group has failed. Otherwise `System` if the memory cannot
-    /// be written; this error also fails the group.
-    pub(super) fn cma_write(&self, src: Src<'_>, to: ExposedBuffers, offset: usize) -> Result<()> {
-        self.write_peer(src, to, offset)
-            .map_err(|error| self.unreachable_memory_error(to.rank, error))
+    /// be written for another reason; this error also fails the group.
+    pub(super) fn cma_write(
+        &self,
+        src: Src<'_>,
+        to: ExposedBuffers,
+        offset: usize,
+    ) -> Result<bool> {
+        self.check_permitted(to.rank, self.write_peer(src, to, offset))
+    }
+
+    /// Converts the outcome of an access that must succeed if the kernel permits it.
+    fn check_permitted(&self, rank: Rank, outcome: Result<()>) -> Result<bool> {
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(error) if cma::is_refused(&error) => {
+                self.record_refusal(rank, &error);
+                Ok(false)
+            }
+            Err(error) => Err(self.unreachable_memory_error(rank, error)),
+        }
+    }
+
+    /// Converts the outcome of an access to a peer's memory: true if the access succeeded, false if
+    /// the memory is not accessible, and an error if the group has failed.
+    fn check_reachable(&self, rank: Rank, outcome: Result<()>) -> Result<bool> {
+        match outcome {
+            Err(error) if cma::is_refused(&error) => self.record_refusal(rank, &error),
+            Err(error) if error.kind() == ErrorKind::System => crate::log!(
+                LogLevel::Debug,
+                "cannot access a peer's memory; the data goes through data slots: {error}"
+            ),
+            outcome => return outcome.map(|()| true),
+        }
+        Ok(false)
     }
 
     /// Copies as [`ShmSequencer::cma_read`], but returns false if the memory cannot be read.
@@ -212,7 +242,7 @@ impl ShmSequencer<'_> {
         offset: usize,
         into: Dst<'_>,
     ) -> Result<bool> {
-        check_reachable(self.read_peer(from, offset, into))
+        self.check_reachable(from.rank, self.read_peer(from, offset, into))
     }
 
     /// Copies as [`ShmSequencer::cma_write`], but returns false if the memory cannot be written.
@@ -225,7 +255,7 @@ impl ShmSequencer<'_> {
         to: ExposedBuffers,
         offset: usize,
     ) -> Result<bool> {
-        check_reachable(self.write_peer(src, to, offset))
+        self.check_reachable(to.rank, self.write_peer(src, to, offset))
     }
 
     /// Copies `src` to `offset` in the receive buffers of several ranks. For each rank, waits until
@@ -246,32 +276,6 @@ impl ShmSequencer<'_> {
             }
         }
         Ok(true)
-    }
-
-    /// Ends the exposure, as [`ShmSequencer::close_exposure`]. `is_complete` tells whether all
-    /// copies of this rank succeeded. Returns whether all copies of all ranks succeeded.
-    ///
-    /// # Errors
-    /// As [`ShmSequencer::await_all`].
-    pub(super) fn close_exposure_if_all(&mut self, is_complete: bool) -> Result<bool> {
-        self.publish([NO_ARENA_OFFER, u64::from(is_complete).to_le_bytes()].as_flattened())?;
-        self.await_all()?;
-        Ok(is_complete
-            && self.others().all(|rank| {
-                let mut words = [NO_ARENA_OFFER; 2];
-                self.payload(rank, words.as_flattened_mut());
-                words[1] != NO_ARENA_OFFER
-            }))
-    }
-
-    /// Ends the exposure: publishes the next step, and waits until all ranks have published it.
-    /// After that, no rank accesses the exposed buffers any more.
-    ///
-    /// # Errors
-    /// As [`ShmSequencer::await_all`].
-    pub(super) fn close_exposure(&mut self) -> Result<()> {
-        self.publish(&[])?;
-        self.await_all()
     }
 
     /// Returns the error for memory that cannot be read or written. The usual cause is the death of

@@ -4,6 +4,7 @@
 //! - [`sequencer`] contains the protocol for these slots.
 //! - [`exposure`] extends the protocol for buffers that peers read and write by cross-memory attach
 //!   (CMA).
+//! - [`refused_access`] completes operations in which the kernel refused CMA.
 //! - [`arena_access`] extends the protocol for buffers in arenas, which peers access by load and
 //!   store instructions. [`in_arenas`] contains the algorithms on arenas.
 //! - The other modules are one folder per collective, with one file per algorithm.
@@ -14,6 +15,7 @@ mod count_exchange;
 mod exposure;
 pub mod in_arenas;
 pub mod one_step;
+mod refused_access;
 mod revocation;
 pub mod sequencer;
 pub mod stagers;

@@ -27,7 +27,8 @@ use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
-use crate::transport::{self, SharedDomain, cma_bounce};
+use crate::sys::cma::is_refusal;
+use crate::transport::{SharedDomain, cma, cma_bounce};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -82,6 +83,9 @@ struct ActiveGet {
     has_begun: bool,
     /// Whether the sender is to write the back half.
     is_split: bool,
+    /// Whether a read failed while the sender wrote the back half. The message is requested in
+    /// fragments after the sender's report.
+    has_failed: bool,
     /// The end of the time in which the sender may answer a CTS; `None` if no CTS was sent.
     answer_deadline: Option<Instant>,
 }
@@ -174,7 +178,7 @@ impl Gets {
         let Some((address, cookie)) = self.domain.region().exposure_table(local).cookie() else {
             return false;
         };
-        let found = transport::cma::read_process_cookie(self.domain.peer(local).pid, address);
+        let found = cma::read_process_cookie(self.domain.peer(local).pid, address);
         found.is_some_and(|found| cookie_words(&found) == cookie)
     }
 
@@ -193,6 +197,7 @@ impl Gets {
             message,
             has_begun: false,
             is_split: plan == GetPlan::Split,
+            has_failed: false,
             answer_deadline: is_asked.then(|| Instant::now() + self.answer_timeout),
         };
         if is_asked { self.asked.push(get) } else { self.active.push_back(get) }
@@ -294,11 +299,15 @@ impl Gets {
         let cookie_buffer = Dst::from(&mut found.0[..]);
         let pieces = [(exposed.address + got as u64, into), (cookie_address, cookie_buffer)];
         let more = match cma_bounce::read_pieces(self.domain.peer(local).pid, pieces, rts.len) {
-            Ok(0) => {
-                return self.fall_back(&get.message, rts_table, "process_vm_readv read no bytes");
-            }
+            Ok(0) => return self.fall_back(get, rts_table, "process_vm_readv read no bytes"),
             Ok(more) => more,
-            Err(cause) => return self.fall_back(&get.message, rts_table, &cause.to_string()),
+            Err(cause) => {
+                if is_refusal(&cause) {
+                    self.access[local] = CmaAccess::Denied;
+                    cma::log_refusal(self.domain.peer(local), &cause);
+                }
+                return self.fall_back(get, rts_table, &cause.to_string());
+            }
         };
         let len = into.len();
         rts.received += more.min(len);
@@ -308,7 +317,7 @@ impl Gets {
         }
         if more < len + found.0.len() || cookie_words(&found) != cookie {
             self.access[local] = CmaAccess::Denied;
-            return self.fall_back(&get.message, rts_table, "the process cookie has changed");
+            return self.fall_back(get, rts_table, "the process cookie has changed");
         }
         // A sender that leaves during the read fails the group before it reuses its buffer. So this
         // rank checks for a failure after its last read.
@@ -355,6 +364,9 @@ impl Gets {
         match self.half_done.iter().position(|get| get.is_for_message(peer, number)) {
             Some(at) => {
                 let get = self.half_done.swap_remove(at);
+                if get.has_failed {
+                    return self.fall_back(get, rts_table, "an earlier read failed");
+                }
                 self.finish_front(get, rts_table)
             }
             None => GetStep::Pending,
@@ -362,14 +374,10 @@ impl Gets {
     }
 
     /// Stops reading the sender's memory, so that the message can be requested in fragments. If the
-    /// sender is writing the back half, it cannot send fragments, and the group fails.
-    fn fall_back(
-        &self,
-        message: &ExposedMessage,
-        rts_table: &mut RtsTable,
-        reason: &str,
-    ) -> GetStep {
-        let ExposedMessage { peer, local, number, exposed } = *message;
+    /// sender is writing the back half, it cannot send fragments before it has reported that it
+    /// writes no more.
+    fn fall_back(&mut self, get: ActiveGet, rts_table: &mut RtsTable, reason: &str) -> GetStep {
+        let ExposedMessage { peer, local, number, exposed } = get.message;
         if let Some(error) = self.domain.failure() {
             return GetStep::Failed(error);
         }
@@ -378,13 +386,19 @@ impl Gets {
             LogLevel::Debug,
             "cannot read a message in the memory of {name}; requesting fragments: {reason}"
         );
-        if !self.domain.region().exposure_table(local).cancel_read(exposed.slot, number) {
-            let what = format!("{name}: cannot read the rest of a message in its memory: {reason}");
-            return GetStep::Failed(Error::new(ErrorKind::System, what).with_culprit(peer));
+        let Some(rts) = rts_table.get_mut(peer, number) else { return GetStep::Pending };
+        let table = self.domain.region().exposure_table(local);
+        if !table.cancel_read(exposed.slot, number) {
+            if rts.back_half == BackHalf::PutRequested {
+                self.half_done.push(ActiveGet { has_failed: true, ..get });
+                return GetStep::Pending;
+            }
+            if !table.cancel_split(exposed.slot, number) {
+                let what = format!("{name}: the exposure of a message in its memory has ended");
+                return GetStep::Failed(Error::new(ErrorKind::System, what).with_culprit(peer));
+            }
         }
-        if let Some(rts) = rts_table.get_mut(peer, number) {
-            (rts.exposed, rts.back_half) = (None, BackHalf::GetAll);
-        }
+        (rts.exposed, rts.back_half) = (None, BackHalf::GetAll);
         GetStep::NeedsFragments { peer, number }
     }
 

@@ -16,7 +16,7 @@ use crate::base::log::LogLevel;
 use crate::transport::rank_progress::RemoteWritePurpose;
 use crate::transport::{ReceiveBuffer, SharedDomain, arena, cma, cma_bounce};
 use crate::wait::poll_backoff::PollBackoff;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,17 +67,20 @@ pub(super) struct Puts {
     active: VecDeque<ActivePut>,
     /// Whether this process can write by CMA.
     can_write: bool,
+    /// The ranks of the domain to whose memory the kernel has refused a write.
+    refusing_ranks: BTreeSet<Rank>,
 }
 
 impl Puts {
     /// Creates the state without a put.
     pub(super) fn new(domain: Arc<dyn SharedDomain>) -> Self {
-        Self { domain, active: VecDeque::new(), can_write: cma::can_cma_write() }
+        let can_write = cma::can_cma_write();
+        Self { domain, active: VecDeque::new(), can_write, refusing_ranks: BTreeSet::new() }
     }
 
-    /// Returns whether this process can write by CMA.
-    pub(super) fn can_write(&self) -> bool {
-        self.can_write
+    /// Returns whether this process can write to the memory of a rank of the domain by CMA.
+    pub(super) fn can_write(&self, rank: Rank) -> bool {
+        self.can_write && !self.refusing_ranks.contains(&rank)
     }
 
     /// Returns whether the sender of an accepted message may be asked to write the back half. Call
@@ -114,6 +117,10 @@ impl Puts {
             Ok(()) => put.done += part.len(),
             Err(error) if error.kind() != ErrorKind::System => return Err(error),
             Err(error) => {
+                if cma::is_refused(&error) {
+                    self.refusing_ranks.insert(target.rank);
+                    cma::log_refusal(self.domain.peer(target.rank), &error);
+                }
                 crate::log!(
                     LogLevel::Debug,
                     "cannot write the rest of a message; the receiver reads it: {error}"

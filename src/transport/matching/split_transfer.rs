@@ -47,7 +47,7 @@ impl MatchingState {
         let Some(rank) = self.peers.link(peer).ring_rank() else {
             return protocol_error("it sent a split put request from another node");
         };
-        if self.puts.can_write()
+        if self.puts.can_write(rank)
             && self.gets.can_read(rank)
             && self.exposed.begin_split(slot, number)
         {

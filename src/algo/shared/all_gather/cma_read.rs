@@ -38,5 +38,5 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
         is_complete =
             is_complete && steps.try_cma_read(peer_buffers, 0, operation.recv_block(rank))?;
     }
-    if steps.close_exposure_if_all(is_complete)? { Ok(()) } else { staged::run(steps, operation) }
+    if steps.close_exposure(0, is_complete)? { Ok(()) } else { staged::run(steps, operation) }
 }

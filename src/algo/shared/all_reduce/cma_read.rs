@@ -6,6 +6,7 @@ use crate::algo::Operation;
 use crate::algo::pattern::slices::owned_slice;
 use crate::algo::row::{Algorithm, HAS_CMA_AND_FEW_RANKS};
 use crate::algo::shared::reduce_scatter::cma_read::read_and_fold_part;
+use crate::algo::shared::refused_access::{ExposureOutcome, complete_all_reduce};
 use crate::algo::shared::sequencer::ShmSequencer;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -28,8 +29,10 @@ pub static ROW: Algorithm = Algorithm {
 ///
 /// In an in-place call, the receive buffer of a rank is also its send buffer, which the peers read.
 /// While the peers read the other slices of that buffer, the rank overwrites its own slice, which
-/// no peer reads. It overwrites the slice of a peer only after that peer has published step 2; the
-/// peer is the only reader of that slice and has finished reading it.
+/// no peer reads. It overwrites the slice of a peer only after that peer has exposed the complete
+/// slice with step 2. The peer is the only reader of that slice, and has finished reading it.
+///
+/// If the kernel refuses a read, all ranks complete the operation through data slots.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -40,11 +43,19 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     if !steps.expose_all(operation, operation.recv.as_src())? {
         return two_shot::run(steps, operation);
     }
-    read_and_fold_part(steps, operation, slice_of(me), result(me), |_, _| Ok(()))?;
-    steps.expose_result(operation)?;
+    let own_len = slice_of(me).len();
+    let folded = read_and_fold_part(steps, operation, slice_of(me), result(me), |_, _| Ok(()))?;
+    steps.expose_result(operation, folded == own_len)?;
+    let mut has_copied_all = true;
     for rank in steps.others() {
         let peer_buffers = steps.await_exposed(rank)?;
-        steps.cma_read(peer_buffers, slice_of(rank).start, result(rank))?;
+        let start = slice_of(rank).start;
+        has_copied_all = has_copied_all
+            && peer_buffers.is_readable()
+            && steps.cma_read(peer_buffers, start, result(rank))?;
     }
-    steps.close_exposure()
+    match steps.close_exposure_of_slices(folded, own_len, has_copied_all)? {
+        ExposureOutcome::Interrupted => complete_all_reduce(steps, operation),
+        _ => Ok(()),
+    }
 }

@@ -8,6 +8,7 @@ use crate::algo::Operation;
 use crate::algo::pattern::slices::owned_slice;
 use crate::algo::row::{Algorithm, GroupShape, HAS_CMA_WRITE_AND_FEW_RANKS};
 use crate::algo::shared::reduce_scatter::cma_read::read_and_fold_part;
+use crate::algo::shared::refused_access::{ExposureOutcome, complete_all_reduce};
 use crate::algo::shared::sequencer::ShmSequencer;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -32,35 +33,42 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
 
 /// Runs the algorithm in two steps. With the first step, the ranks expose their vectors. With the
 /// second step, which follows the fold and the writes, they end the exposure. If memory is not
-/// readable, all ranks continue with the two-shot algorithm.
+/// readable, all ranks continue with the two-shot algorithm. If the kernel refuses a read or a
+/// write, all ranks complete the operation through data slots.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let folded = fold_and_write_slice(steps, operation);
-    if steps.or_revoke_access(operation.recv, folded)? {
-        Ok(())
-    } else {
-        two_shot::run(steps, operation)
+    match steps.or_revoke_access(operation.recv, folded)? {
+        ExposureOutcome::Complete => Ok(()),
+        ExposureOutcome::NotStarted => two_shot::run(steps, operation),
+        ExposureOutcome::Interrupted => complete_all_reduce(steps, operation),
     }
 }
 
 /// Folds this rank's slice and writes it to all receive buffers. Only this rank reads and writes
 /// this slice of any vector, so an in-place call overwrites no input that another rank still reads.
-/// Returns false if the memory of any rank is not readable.
-fn fold_and_write_slice(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
+fn fold_and_write_slice(
+    steps: &mut ShmSequencer<'_>,
+    operation: &Operation<'_>,
+) -> Result<ExposureOutcome> {
     if !steps.expose_all(operation, operation.recv.as_src())? {
-        return Ok(false);
+        return Ok(ExposureOutcome::NotStarted);
     }
     let own_slice = owned_slice(operation.bytes(), steps.size(), steps.rank());
     let result = operation.recv.range(&own_slice);
-    read_and_fold_part(steps, operation, own_slice.clone(), result, |steps, chunk| {
-        let folded = result.range(&chunk).as_src();
-        steps.others().try_for_each(|rank| {
-            let peer_buffers = steps.await_exposed(rank)?;
-            steps.cma_write(folded, peer_buffers, own_slice.start + chunk.start)
-        })
-    })?;
-    steps.close_exposure()?;
-    Ok(true)
+    let mut has_written_all = true;
+    let folded =
+        read_and_fold_part(steps, operation, own_slice.clone(), result, |steps, chunk| {
+            let folded = result.range(&chunk).as_src();
+            for rank in steps.others() {
+                let peer_buffers = steps.await_exposed(rank)?;
+                let start = own_slice.start + chunk.start;
+                has_written_all =
+                    has_written_all && steps.cma_write(folded, peer_buffers, start)?;
+            }
+            Ok(())
+        })?;
+    steps.close_exposure_of_slices(folded, own_slice.len(), has_written_all)
 }

@@ -60,5 +60,5 @@ fn write_blocks(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Resu
         is_complete = is_complete && steps.try_cma_write(block, peer_buffers, me * block.len())?;
     }
     kernel::copy_part(operation.recv.len(), operation.recv_block(me), operation.send_block(me));
-    steps.close_exposure_if_all(is_complete)
+    steps.close_exposure(0, is_complete)
 }

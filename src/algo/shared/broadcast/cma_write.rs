@@ -63,5 +63,5 @@ fn distribute_shares(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) ->
         }
         is_chunk_complete
     };
-    steps.close_exposure_if_all(is_complete)
+    steps.close_exposure(0, is_complete)
 }

@@ -6,6 +6,7 @@ use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
 use crate::algo::pattern::slices::{bytes_per_block, chunks, part_index};
 use crate::algo::row::{Algorithm, HAS_CMA_AND_FEW_RANKS};
+use crate::algo::shared::refused_access::{ExposureOutcome, complete_reduce_scatter};
 use crate::algo::shared::sequencer::ShmSequencer;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
@@ -31,7 +32,8 @@ const MAX_READ_BYTES: usize = 256 << 10;
 
 /// Runs the algorithm in two steps. With the first step, the ranks expose their vectors. With the
 /// second step, which follows the reads, they end the exposure. If the memory of any rank is not
-/// readable, all ranks continue with the staged algorithm.
+/// readable, all ranks continue with the staged algorithm. If the kernel refuses a read, all ranks
+/// complete the operation through data slots.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -41,12 +43,17 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     if !steps.expose_all(operation, Src::empty())? {
         return staged::run(steps, operation);
     }
-    read_and_fold_part(steps, operation, start..start + len, operation.recv, |_, _| Ok(()))?;
-    steps.close_exposure()
+    let folded =
+        read_and_fold_part(steps, operation, start..start + len, operation.recv, |_, _| Ok(()))?;
+    match steps.close_exposure_of_slices(folded, len, true)? {
+        ExposureOutcome::Interrupted => complete_reduce_scatter(steps, operation),
+        _ => Ok(()),
+    }
 }
 
 /// Folds the range `part` of the vectors that all ranks have exposed with the current step, chunk
-/// by chunk. Calls `on_folded_chunk` after each folded chunk.
+/// by chunk. Calls `on_folded_chunk` after each folded chunk. Returns the number of folded bytes,
+/// which is less than the length of `part` if the kernel refuses a read.
 ///
 /// This rank's data slots serve as scratch memory. They hold one chunk of each peer, which is small
 /// enough to stay in the cache until it is folded.
@@ -56,7 +63,7 @@ pub(in crate::algo::shared) fn read_and_fold_part(
     part: Range<usize>,
     result: Dst<'_>,
     mut on_folded_chunk: impl FnMut(&mut ShmSequencer<'_>, Range<usize>) -> Result<()>,
-) -> Result<()> {
+) -> Result<usize> {
     let (me, size, op) = (steps.rank(), steps.size(), operation.op()?);
     let scratch = steps.own_slots()?;
     let parts = if op == ReduceOp::PremulSum { size } else { (size - 1).max(1) };
@@ -67,7 +74,9 @@ pub(in crate::algo::shared) fn read_and_fold_part(
             |rank: Rank| scratch.slice(part_index(rank, me, size) * max_chunk, chunk.len());
         for rank in steps.others() {
             let from = steps.await_exposed(rank)?;
-            steps.cma_read(from, part.start + chunk.start, scratch_part(rank))?;
+            if !steps.cma_read(from, part.start + chunk.start, scratch_part(rank))? {
+                return Ok(chunk.start);
+            }
             if op == ReduceOp::PremulSum {
                 kernel::scale_copy(
                     operation.dtype(),
@@ -87,5 +96,5 @@ pub(in crate::algo::shared) fn read_and_fold_part(
         Fold::of(operation)?.fold_in_order(result.range(&chunk), size, vector);
         on_folded_chunk(steps, chunk)?;
     }
-    Ok(())
+    Ok(part.len())
 }

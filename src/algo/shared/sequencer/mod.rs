@@ -75,6 +75,8 @@ pub struct ShmSequencer<'a> {
     /// Whether the ranks have already decided if the operation accesses arenas in place.
     pub(in crate::algo::shared) is_arena_use_decided: bool,
     arrival_skew: ArrivalSkew<'a>,
+    /// Whether the kernel refused an access of this rank to the memory of a peer in this operation.
+    pub(in crate::algo::shared) has_refused_access: Cell<bool>,
 }
 
 impl<'a> ShmSequencer<'a> {
@@ -132,6 +134,7 @@ impl<'a> ShmSequencer<'a> {
             has_pending_wakeup: false,
             is_arena_use_decided: false,
             arrival_skew: ArrivalSkew::of(operation),
+            has_refused_access: Cell::new(false),
         }
     }
 

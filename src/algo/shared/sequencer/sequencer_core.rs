@@ -31,6 +31,9 @@ pub struct ShmCursor {
     /// The word for the read-modify-write that acts as a fence.
     fence_word: AtomicU64,
     pub(in crate::algo::shared) arena_access: ArenaAccess,
+    /// Whether the kernel refused an access of any rank to the memory of a peer (CMA). All ranks
+    /// have the same value at the same step.
+    pub(in crate::algo) is_cma_refused: bool,
     pub(super) algorithm_name: AlgorithmNameFn,
 }
 
@@ -45,6 +48,7 @@ impl ShmCursor {
             is_early_rank: vec![false; size],
             fence_word: AtomicU64::new(0),
             arena_access: ArenaAccess::default(),
+            is_cma_refused: false,
             algorithm_name,
         }
     }

@@ -37,7 +37,7 @@ impl<'m> HalfDoneSplit<'m> {
         let mut receiver = members[1].engine.core().unwrap().lock();
         receiver.state.progress();
         let is_split = receiver.state.rts.has_requested_puts();
-        assert_eq!(is_split, receiver.state.puts.can_write());
+        assert_eq!(is_split, receiver.state.puts.can_write(0));
         is_split.then_some(Self { sender, receiver, message, sent, got })
     }
 
@@ -200,4 +200,15 @@ fn invalid_put_frames_fail_the_group() {
         progress_times(&mut halfway.receiver.state, 9);
         assert_eq!(members[1].domain.failure().unwrap().culprit(), Some(0));
     }
+}
+
+#[test]
+fn failed_read_during_a_put_requests_fragments() {
+    let members = create_ranks(NodeSpread::OneSegment, 2);
+    let Some(mut halfway) = HalfDoneSplit::start(&members) else { return };
+    // The sender has claimed the back half.
+    progress_times(&mut halfway.sender.state, 1);
+    // The receiver does not find the sender's process cookie from now on, so its reads fail.
+    members[0].domain.region().exposure_table(0).publish_cookie(16, [1, 2]);
+    halfway.finish(&members);
 }
