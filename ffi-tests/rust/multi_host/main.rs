@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "a test says what it has measured, or why it is skipped")]
 
 mod collectives;
+mod containers;
 mod deaths;
 mod failures;
 mod garbage_connections;

@@ -3,7 +3,8 @@
 //! 1. Each rank registers with the registry of its process, by which the ranks of its node reach
 //!    it ([`neighbour`](crate::transport::neighbour)), and the ranks all-gather their
 //!    [`NativePeerInfo`].
-//! 2. Each rank computes the same [`NativeGroupPlan`] from the peer infos of all ranks.
+//! 2. Each rank computes the same [`NativeGroupPlan`] from the peer infos of all ranks. The ranks of
+//!    each host try whether they can share memory ([`super::memory_sharing`]).
 //! 3. The ranks of a node join a shared region (the memory that they share).
 //! 4. If there are several nodes, the ranks all-gather their network addresses and connect the
 //!    nodes.
@@ -12,6 +13,7 @@
 //!    failure of the group. The endpoint keeps the registration.
 
 use super::cores::are_oversubscribed;
+use super::memory_sharing::{MemorySharing, SharingTrial};
 use super::peer_info::{NativePeerInfo, check_transport};
 use super::{DomainMembership, NativeBackend, malformed_peer_info};
 use crate::algo::GroupShape;
@@ -27,13 +29,15 @@ use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::nodes::NodeMap;
 use crate::base::plural::Plural;
+use crate::sys::shm::Segment;
 use crate::transport::cma;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::neighbour::{NeighbourMember, ProcessAddress};
-use crate::transport::shm::{self, ShmJoinConfig, ShmMember};
+use crate::transport::shm::{self, SegmentPlan, ShmJoinConfig, ShmMember};
 use crate::transport::survivor_rendezvous::{self, SurvivorEndpoint};
 use crate::transport::{
-    Endpoint, HeartbeatConfig, HeartbeatTiming, PeerName, RegionGeometry, SharedDomain, inproc, tcp,
+    Endpoint, HeartbeatConfig, HeartbeatTiming, PeerName, RegionGeometry, ReusePolicy,
+    SharedDomain, inproc, tcp,
 };
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
@@ -113,8 +117,16 @@ fn bootstrap_group(
         .enumerate()
         .map(|(rank, bytes)| NativePeerInfo::decode(bytes).ok_or_else(|| malformed_peer_info(rank)))
         .collect::<Result<_>>()?;
-    let plan = NativeGroupPlan::compute(&infos, context.shown_ranks)?;
-    let (domain, node_transport) = plan.join_node(context, &infos, &registration, exchange)?;
+    let plan = NativeGroupPlan::compute(&infos, None, context.shown_ranks)?;
+    let sharing = plan.try_memory_sharing(context, &infos, &registration, exchange)?;
+    let (plan, segment) = match sharing {
+        Some(MemorySharing { nodes, .. }) if nodes != plan.nodes => {
+            (NativeGroupPlan::compute(&infos, Some(nodes), context.shown_ranks)?, None)
+        }
+        sharing => (plan, sharing.and_then(|sharing| sharing.segment)),
+    };
+    let (domain, node_transport) =
+        plan.join_node(context, &infos, &registration, segment, exchange)?;
     let (mesh, reconnect_endpoint) =
         plan.connect_nodes(context, &infos, &domain, exchange)?.unzip();
     let reconnect_endpoint: Option<tcp::ReconnectEndpoint> = reconnect_endpoint.flatten();
@@ -218,7 +230,13 @@ impl CmaCapability {
 }
 
 impl NativeGroupPlan {
-    fn compute(infos: &[NativePeerInfo], shown_ranks: Option<&[Rank]>) -> Result<Self> {
+    /// Computes the plan. `nodes` are the ranks that share memory, if the ranks have found out that
+    /// not all ranks of a host do.
+    fn compute(
+        infos: &[NativePeerInfo],
+        nodes: Option<NodeMap>,
+        shown_ranks: Option<&[Rank]>,
+    ) -> Result<Self> {
         let transport = infos[0].transport.as_str();
         let one_process = infos.iter().all(|info| info.process_cookie == infos[0].process_cookie);
         check_transport(transport)?;
@@ -229,8 +247,11 @@ impl NativeGroupPlan {
         }
         let hosts: Vec<&str> = infos.iter().map(|info| info.host_id.as_str()).collect();
         let hosts = NodeMap::by_label(&hosts);
-        let nodes =
-            if transport == "tcp" { NodeMap::one_per_rank(infos.len()) } else { hosts.clone() };
+        let nodes = match nodes {
+            _ if transport == "tcp" => NodeMap::one_per_rank(infos.len()),
+            Some(nodes) => nodes,
+            None => hosts.clone(),
+        };
         let spin = Duration::from_micros(config::read_bounded(config::SPIN_US, 200, 0, 1_000_000)?);
         let wait_policy = WaitPolicy {
             spin_time: spin,
@@ -305,12 +326,37 @@ impl NativeGroupPlan {
         }
     }
 
-    /// Joins the shared region of the node with the other ranks of the node.
+    /// Tries whether the ranks of each host can share memory. Returns `None` if no rank would share
+    /// memory with another process. The plan has the ranks of each host on one node.
+    fn try_memory_sharing(
+        &self,
+        context: &GroupContext<'_>,
+        infos: &[NativePeerInfo],
+        registration: &Arc<NeighbourMember>,
+        exchange: &dyn BootstrapExchange,
+    ) -> Result<Option<MemorySharing>> {
+        if !SharingTrial::is_needed(infos, &self.nodes) {
+            return Ok(None);
+        }
+        let members = self.nodes.members(self.nodes.node_of(context.rank));
+        let geometry = self.geometry_of(members, infos[members[0]].reuse_policy_for(false));
+        let (hosts, names) = (&self.nodes, &*self.names);
+        let trial = SharingTrial { context, infos, hosts, names, registration, geometry };
+        trial.run(exchange).map(Some)
+    }
+
+    fn geometry_of(&self, members: &[Rank], reuse_policy: ReusePolicy) -> RegionGeometry {
+        RegionGeometry { ranks: members.len(), slot_bytes: self.slot_bytes, reuse_policy }
+    }
+
+    /// Joins the shared region of the node with the other ranks of the node. `segment` is the
+    /// segment of the node, if this rank has created it.
     fn join_node(
         &self,
         context: &GroupContext<'_>,
         infos: &[NativePeerInfo],
         registration: &Arc<NeighbourMember>,
+        segment: Option<Segment>,
         exchange: &dyn BootstrapExchange,
     ) -> Result<(Arc<dyn SharedDomain>, &'static str)> {
         let (group, node) = (context.group, self.nodes.node_of(context.rank));
@@ -322,11 +368,7 @@ impl NativeGroupPlan {
                     .iter()
                     .all(|&rank| infos[rank].process_cookie == infos[context.rank].process_cookie);
         let reuse = infos[members[0]].reuse_policy_for(in_process);
-        let geometry = RegionGeometry {
-            ranks: members.len(),
-            slot_bytes: self.slot_bytes,
-            reuse_policy: reuse,
-        };
+        let geometry = self.geometry_of(members, reuse);
         if in_process || members.len() == 1 {
             let peers = members.iter().map(name).collect();
             let domain =
@@ -346,7 +388,9 @@ impl NativeGroupPlan {
         let (peers, members, deadline) = (&peers, &members, context.deadline);
         let join_config = ShmJoinConfig { group, peers, members, me, deadline, vitals: heartbeat };
         let cancelled = || exchange.peer_failure();
-        let domain = shm::join(registration, &join_config, geometry, self.wait_policy, &cancelled)?;
+        let plan = SegmentPlan { geometry, created: segment };
+        let domain =
+            shm::join_with(registration, &join_config, plan, self.wait_policy, &cancelled)?;
         Ok((Arc::new(domain), "shm"))
     }
 

@@ -6,6 +6,7 @@ mod cores;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod fast_path_tests;
+mod memory_sharing;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod peer_departure_tests;

@@ -14,8 +14,10 @@ mod peer_events;
 mod segment_setup;
 #[cfg(test)]
 mod segment_setup_tests;
+mod sharing_trial;
 
-pub use segment_setup::{ShmJoinConfig, ShmMember, join};
+pub use segment_setup::{SegmentPlan, ShmJoinConfig, ShmMember, join, join_with};
+pub use sharing_trial::{create_segment, exceeds_file_limit, find_lost_link, try_links};
 
 use super::region::{Region, RegionBacking};
 use super::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain};

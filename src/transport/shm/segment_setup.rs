@@ -16,6 +16,7 @@
 //! setup then fails too.
 
 use super::ShmDomain;
+use super::sharing_trial::create_segment;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext, ErrorKind, RankFault, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
@@ -80,8 +81,31 @@ pub fn join(
     wait_policy: WaitPolicy,
     cancelled: &dyn Fn() -> Option<Error>,
 ) -> Result<ShmDomain> {
+    join_with(member, config, SegmentPlan { geometry, created: None }, wait_policy, cancelled)
+}
+
+/// The segment of a setup.
+#[derive(Debug)]
+pub struct SegmentPlan {
+    /// The geometry of the segment.
+    pub geometry: RegionGeometry,
+    /// The segment, if this rank is the creator and has created it before the setup.
+    pub created: Option<Segment>,
+}
+
+/// As [`join`], with a segment that the creator may have created before.
+///
+/// # Errors
+/// As [`join`].
+pub fn join_with(
+    member: &Arc<NeighbourMember>,
+    config: &ShmJoinConfig<'_>,
+    plan: SegmentPlan,
+    wait_policy: WaitPolicy,
+    cancelled: &dyn Fn() -> Option<Error>,
+) -> Result<ShmDomain> {
     let mut setup = SegmentSetup { member, config, cancelled, peers: Vec::new() };
-    setup.run(geometry, wait_policy).inspect_err(|_| setup.report_failure())
+    setup.run(plan, wait_policy).inspect_err(|_| setup.report_failure())
 }
 
 /// The setup on one rank.
@@ -94,13 +118,13 @@ struct SegmentSetup<'a> {
 }
 
 impl SegmentSetup<'_> {
-    fn run(&mut self, geometry: RegionGeometry, wait_policy: WaitPolicy) -> Result<ShmDomain> {
-        let config = self.config;
+    fn run(&mut self, plan: SegmentPlan, wait_policy: WaitPolicy) -> Result<ShmDomain> {
+        let (config, SegmentPlan { geometry, created }) = (self.config, plan);
         self.connect_peers()?;
-        let len = geometry.bytes()?;
-        let segment = match config.me {
-            0 => Segment::create_sparse(len, geometry.initial_bytes()?)?,
-            _ => self.receive_segment(len)?,
+        let segment = match (config.me, created) {
+            (0, Some(segment)) => segment,
+            (0, None) => create_segment(geometry)?,
+            _ => self.receive_segment(geometry.bytes()?)?,
         };
         let (mapping, descriptor) = segment.into_mapping()?;
         let region = Region::new(geometry, Box::new(mapping))?;
