@@ -3916,6 +3916,21 @@ typedef struct dist_store_vtable_t {
      * Optional. Writes the number of items in a queue.
      */
     dist_status_t (*queue_len)(void *user, const char *queue, int64_t *result, int64_t timeout_ms);
+    /**
+     * Optional. Writes a second pointer to the same store, for example with a connection of its
+     * own. A wait through one pointer must not block calls through the other pointer. The library
+     * calls `destroy` once for each pointer. Without this function, all handles and threads share
+     * one pointer.
+     */
+    dist_status_t (*clone)(void *user, void **copy, int64_t timeout_ms);
+    /**
+     * Optional. Ends the wait of another thread through this pointer: `wait` returns
+     * DIST_ERR_ABORTED at once. If no thread waits, the next `wait` through this pointer returns
+     * at once. The library calls this function only for pointers of `clone`, and needs `clone`
+     * for it. It then waits once for the whole time. Without this function, the library polls with
+     * `check`.
+     */
+    void (*interrupt)(void *user);
 } dist_store_vtable_t;
 
 /**
@@ -4001,15 +4016,16 @@ dist_status_t dist_store_prefix_create(const char *prefix,
  * Creates a second handle of the same store.
  *
  * Each handle has its own time-out (dist_store_set_timeout). The new handle starts with the
- * time-out of `store`.
+ * time-out of `store`. If `store` is a custom store with the function `clone`, the library
+ * calls this function, so that a wait through one handle does not block the other handle.
  *
  * @param store in: the store.
  * @param out out: the handle; owned by the caller, released with dist_store_release; NULL on
  *   failure.
  * @agree nothing.
- * @blocks no.
+ * @blocks no, except in the function `clone` of a custom store.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
- *   DIST_ERR_NOT_INITIALIZED in a forked child.
+ *   DIST_ERR_NOT_INITIALIZED in a forked child; the errors of a custom store.
  * @threads Any thread may call this at any time.
  * @since 0.1
  */
@@ -4551,7 +4567,7 @@ dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functio
 #define DIST_STORE_FILE_OPTIONS_INIT { sizeof(dist_store_file_options_t), DIST_NULL, 0 }
 #define DIST_STORE_VTABLE_INIT { sizeof(dist_store_vtable_t), DIST_NULL, DIST_NULL, DIST_NULL, \
     DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, \
-    DIST_NULL, DIST_NULL, DIST_NULL }
+    DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL }
 
 /*
  * Memory

@@ -256,6 +256,8 @@ static void stores(void)
     FIELD(dist_store_vtable_t, queue_push);
     FIELD(dist_store_vtable_t, queue_pop);
     FIELD(dist_store_vtable_t, queue_len);
+    FIELD(dist_store_vtable_t, clone);
+    FIELD(dist_store_vtable_t, interrupt);
 }
 
 static void backends(void)

@@ -46,6 +46,10 @@ template <class S>
 using has_keys = decltype(&S::keys);
 template <class S>
 using has_queue = decltype(&S::push, &S::pop, &S::queue_size);
+template <class S>
+using has_clone = decltype(std::unique_ptr<S>(std::declval<S &>().clone(std::chrono::milliseconds())));
+template <class S>
+using has_interrupt = decltype(std::declval<S &>().interrupt());
 
 /// The functions of dist.h for a class of the program.
 template <class S>
@@ -113,6 +117,11 @@ struct store_functions {
     return guarded([&] { *length = self(user).queue_size(queue, ms(t)); });
   }
 
+  static dist_status_t clone(void *user, void **copy, std::int64_t t) noexcept {
+    return guarded([&] { *copy = std::unique_ptr<S>(self(user).clone(ms(t))).release(); });
+  }
+  static void interrupt(void *user) noexcept { self(user).interrupt(); }
+
   static dist_store_vtable_t table() noexcept {
     dist_store_vtable_t c = DIST_STORE_VTABLE_INIT;
     c.set = set;
@@ -131,6 +140,8 @@ struct store_functions {
       c.queue_pop = pop;
       c.queue_len = queue_size;
     }
+    if constexpr (has<has_clone, S>) c.clone = clone;
+    if constexpr (has<has_interrupt, S>) c.interrupt = interrupt;
     return c;
   }
 };
@@ -156,6 +167,8 @@ struct store_functions {
 ///     void push(std::string_view queue, std::string_view item, milliseconds);
 ///     std::optional<std::string> pop(std::string_view queue, bool block, milliseconds);  // nothing: the queue is empty
 ///     std::int64_t queue_size(std::string_view queue, milliseconds);
+///     std::unique_ptr<S> clone(milliseconds);  // a second client, whose calls do not wait for those of the first one
+///     void interrupt() noexcept;               // ends the wait of another thread with errc::aborted, or the next one
 ///
 /// They report failures as exceptions: a std::system_error with a code of dist::errc keeps its status, such as
 /// errc::timeout; any other is errc::backend. A program without exceptions uses dist_store_custom_create instead.

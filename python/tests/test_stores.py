@@ -140,6 +140,18 @@ class StoreTest(unittest.TestCase):
             store.add("n", 1)
         self.assertIsInstance(store.error, ZeroDivisionError)
 
+    def test_clone_of_a_custom_store_has_its_own_object(self):
+        functions, second = DictStore(), DictStore()
+        second.values = functions.values
+        functions.clone = lambda _timeout: second
+        store = dist.CustomStore(functions)
+        copy = store.clone()
+        functions.set = lambda *_: 1 // 0
+        copy.set("a", b"1")
+        self.assertEqual(store.get("a"), b"1")
+        copy.release()
+        store.release()
+
     def test_group_over_a_custom_store(self):
         store = dist.CustomStore(DictStore())
         results: list = []

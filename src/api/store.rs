@@ -147,9 +147,15 @@ impl StoreHandle {
         Deadline::after_ms(self.wait_timeout(timeout).ms_or(DEFAULT_TIMEOUT_MS))
     }
 
-    /// Returns a second handle to the same store.
-    pub fn duplicate(&self) -> Self {
-        Self::new(Arc::clone(&self.store)).with_timeout(self.timeout())
+    /// Returns a second handle to the same store. If a wait of the store blocks other calls, the
+    /// second handle has a client of its own.
+    ///
+    /// # Errors
+    /// The errors of a store that cannot make a second client.
+    pub fn duplicate(&self) -> Result<Self> {
+        let second = self.store.second_client(&self.deadline())?;
+        let store = second.unwrap_or_else(|| Arc::clone(&self.store));
+        Ok(Self::new(store).with_timeout(self.timeout()))
     }
 }
 
@@ -164,7 +170,7 @@ mod tests {
         assert!(handle.wait_deadline(Timeout::Default).has_passed());
         assert!(!handle.deadline().has_passed());
         assert!(!handle.wait_deadline(Timeout::Ms(60_000)).has_passed());
-        assert_eq!(handle.duplicate().timeout(), Timeout::NoWait);
+        assert_eq!(handle.duplicate().unwrap().timeout(), Timeout::NoWait);
     }
 
     #[test]

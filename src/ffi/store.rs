@@ -36,15 +36,16 @@ dist_export! {
     /// Creates a second handle of the same store.
     ///
     /// Each handle has its own time-out (dist_store_set_timeout). The new handle starts with the
-    /// time-out of `store`.
+    /// time-out of `store`. If `store` is a custom store with the function `clone`, the library
+    /// calls this function, so that a wait through one handle does not block the other handle.
     ///
     /// @param store in: the store.
     /// @param out out: the handle; owned by the caller, released with dist_store_release; NULL on
     ///   failure.
     /// @agree nothing.
-    /// @blocks no.
+    /// @blocks no, except in the function `clone` of a custom store.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
-    ///   DIST_ERR_NOT_INITIALIZED in a forked child.
+    ///   DIST_ERR_NOT_INITIALIZED in a forked child; the errors of a custom store.
     /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_clone(
@@ -52,7 +53,7 @@ dist_export! {
         out: *mut *mut dist_store_t,
     ) -> dist_status_t {
         let out = OutPtr::handle(out, "out")?;
-        let copy = STORES.get(store)?.duplicate();
+        let copy = STORES.get(store)?.duplicate()?;
         out.write(STORES.insert(Arc::new(copy))?);
         Ok(())
     }

@@ -11,7 +11,8 @@ use super::status::kind_of;
 use super::types::*;
 use crate::base::deadline::{Deadline, Timeout};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::store::{Store, composed, missing_keys};
+use crate::store::{Store, StoreWaiter, composed, missing_keys};
+use crate::wait::pause;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +94,10 @@ fn check_functions(functions: &dist_store_vtable_t) -> Result<()> {
 
 /// The time limit of the final check for keys, in a call whose deadline has passed.
 const CHECK_TIME: Duration = Duration::from_secs(1);
+
+/// The time between two polls of a store whose waits cannot be interrupted, at first and at most.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn missing_function(name: &str) -> Error {
     Error::invalid(format!("a custom store needs the function {name}"))
@@ -288,6 +293,33 @@ impl Store for CallerStore {
         check_status("wait", status).map_err(|error| self.name_missing_keys(error, keys, deadline))
     }
 
+    /// Polls with `check`, which never times out: a store may write a line into a log for each wait
+    /// that times out.
+    fn wait_slice(&self, keys: &[&[u8]], slice: &Deadline) -> Result<bool> {
+        let mut interval = MIN_POLL_INTERVAL;
+        loop {
+            if self.check(keys, &Deadline::after(slice.remaining().max(CHECK_TIME)))? {
+                return Ok(true);
+            }
+            if slice.has_passed() {
+                return Ok(false);
+            }
+            pause(interval, slice);
+            interval = (2 * interval).min(MAX_POLL_INTERVAL);
+        }
+    }
+
+    fn waiter(&self, deadline: &Deadline) -> Result<Option<Arc<dyn StoreWaiter>>> {
+        if self.functions.interrupt.is_none() {
+            return Ok(None);
+        }
+        Ok(self.clone_client(deadline)?.map(|client| Arc::new(client) as _))
+    }
+
+    fn second_client(&self, deadline: &Deadline) -> Result<Option<Arc<dyn Store>>> {
+        Ok(self.clone_client(deadline)?.map(|client| Arc::new(client) as _))
+    }
+
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
         let function = self.functions.check.ok_or_else(|| missing_function("check"))?;
         let strings = c_keys(keys)?;
@@ -330,7 +362,7 @@ impl Store for CallerStore {
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        self.wait(keys, deadline)?;
+        Store::wait(self, keys, deadline)?;
         keys.iter().map(|key| self.get(key, deadline)).collect()
     }
 
@@ -397,7 +429,31 @@ impl Store for CallerStore {
     }
 }
 
+impl StoreWaiter for CallerStore {
+    fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
+        Store::wait(self, keys, deadline)
+    }
+
+    fn interrupt(&self) {
+        if let Some(interrupt) = self.functions.interrupt {
+            // SAFETY: the caller's function gets a pointer that `clone` has made and that has not
+            // been destroyed.
+            unsafe { interrupt(self.user) };
+        }
+    }
+}
+
 impl CallerStore {
+    /// Returns a client with a pointer of its own; `None` if the caller has no function for it.
+    fn clone_client(&self, deadline: &Deadline) -> Result<Option<Self>> {
+        let Some(function) = self.functions.clone else { return Ok(None) };
+        let mut copy = std::ptr::null_mut();
+        // SAFETY: the caller's function gets space for the pointer.
+        let status = unsafe { function(self.user, &raw mut copy, remaining_ms(deadline)) };
+        check_status("clone", status)?;
+        Ok(Some(Self { functions: self.functions, user: copy }))
+    }
+
     /// Handles a call whose deadline has already passed. Returns `None` if there is time left.
     /// Otherwise checks once whether all keys exist: if so, returns a deadline that leaves time for
     /// one round trip; if not, returns the timeout.

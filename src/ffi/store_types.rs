@@ -157,8 +157,25 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
+    /// Optional. Writes a second pointer to the same store, for example with a connection of its
+    /// own. A wait through one pointer must not block calls through the other pointer. The library
+    /// calls `destroy` once for each pointer. Without this function, all handles and threads share
+    /// one pointer.
+    pub clone: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            copy: *mut *mut c_void,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Optional. Ends the wait of another thread through this pointer: `wait` returns
+    /// DIST_ERR_ABORTED at once. If no thread waits, the next `wait` through this pointer returns
+    /// at once. The library calls this function only for pointers of `clone`, and needs `clone`
+    /// for it. It then waits once for the whole time. Without this function, the library polls with
+    /// `check`.
+    pub interrupt: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
 sized_structs! {
-    dist_store_vtable_t: 64, 120;
+    dist_store_vtable_t: 64, 136;
 }

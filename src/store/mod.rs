@@ -33,6 +33,7 @@ pub use tcp::TcpStore;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::security::Secret;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// The largest number of keys that an error names.
 const KEYS_NAMED: usize = 8;
@@ -91,6 +92,35 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// See [`Store`]; `Timeout` names the missing keys.
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()>;
+
+    /// Waits until all keys exist or the slice of a longer wait ends. Returns whether all keys
+    /// exist. The keys that are missing at the end of a slice are not an error.
+    ///
+    /// # Errors
+    /// See [`Store`].
+    fn wait_slice(&self, keys: &[&[u8]], slice: &Deadline) -> Result<bool> {
+        match self.wait(keys, slice) {
+            Err(error) if error.kind() == ErrorKind::Timeout => Ok(false),
+            outcome => outcome.map(|()| true),
+        }
+    }
+
+    /// Returns a waiter for one wait, if another thread can end the waits of this store.
+    ///
+    /// # Errors
+    /// See [`Store`].
+    fn waiter(&self, _deadline: &Deadline) -> Result<Option<Arc<dyn StoreWaiter>>> {
+        Ok(None)
+    }
+
+    /// Returns a second client of the same store, if a wait of this client would block the calls of
+    /// a second handle.
+    ///
+    /// # Errors
+    /// See [`Store`].
+    fn second_client(&self, _deadline: &Deadline) -> Result<Option<Arc<dyn Store>>> {
+        Ok(None)
+    }
 
     /// Returns true if all keys exist now.
     ///
@@ -185,6 +215,18 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn describe(&self) -> String {
         format!("{self:?}")
     }
+}
+
+/// A client of a store that waits once, and whose wait another thread can end.
+pub trait StoreWaiter: Send + Sync + std::fmt::Debug {
+    /// Waits until all keys exist, as [`Store::wait`], or until [`StoreWaiter::interrupt`].
+    ///
+    /// # Errors
+    /// See [`Store`]; `Aborted` after an interruption.
+    fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()>;
+
+    /// Ends the wait, also if it begins later. Does not wait itself.
+    fn interrupt(&self);
 }
 
 /// Builds the `Timeout` error of a wait for keys. The error names the first [`KEYS_NAMED`] missing

@@ -1,7 +1,7 @@
 //! A view of another store. The view adds a prefix and "/" to each key, so that several users of
 //! one store do not see each other's keys.
 
-use super::{Store, composed};
+use super::{Store, StoreWaiter, composed};
 use crate::base::{Deadline, Result};
 use crate::security::Secret;
 use std::sync::Arc;
@@ -64,6 +64,23 @@ impl Store for PrefixStore {
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
         self.with_prefixed_keys(keys, |keys| self.inner.wait(keys, deadline))
+    }
+
+    fn wait_slice(&self, keys: &[&[u8]], slice: &Deadline) -> Result<bool> {
+        self.with_prefixed_keys(keys, |keys| self.inner.wait_slice(keys, slice))
+    }
+
+    fn waiter(&self, deadline: &Deadline) -> Result<Option<Arc<dyn StoreWaiter>>> {
+        let with_prefix = |waiter| -> Arc<dyn StoreWaiter> {
+            Arc::new(PrefixWaiter { inner: waiter, prefix: self.prefix.clone() })
+        };
+        Ok(self.inner.waiter(deadline)?.map(with_prefix))
+    }
+
+    fn second_client(&self, deadline: &Deadline) -> Result<Option<Arc<dyn Store>>> {
+        let with_prefix =
+            |inner| -> Arc<dyn Store> { Arc::new(Self { inner, prefix: self.prefix.clone() }) };
+        Ok(self.inner.second_client(deadline)?.map(with_prefix))
     }
 
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
@@ -135,6 +152,25 @@ impl Store for PrefixStore {
 
     fn describe(&self) -> String {
         format!("{} under {}", self.inner.describe(), super::format_key(&self.prefix))
+    }
+}
+
+/// A waiter for keys under a prefix.
+#[derive(Debug)]
+struct PrefixWaiter {
+    inner: Arc<dyn StoreWaiter>,
+    prefix: Vec<u8>,
+}
+
+impl StoreWaiter for PrefixWaiter {
+    fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
+        let prefixed: Vec<_> =
+            keys.iter().map(|key| [&self.prefix, &b"/"[..], key].concat()).collect();
+        self.inner.wait(&prefixed.iter().map(Vec::as_slice).collect::<Vec<_>>(), deadline)
+    }
+
+    fn interrupt(&self) {
+        self.inner.interrupt();
     }
 }
 

@@ -105,7 +105,7 @@ fn options(lines: &mut Vec<String>) {
         dist_store_file_options_t { struct_size, job_id, timeout_ms }
         dist_store_vtable_t {
             struct_size, set, get, add, wait, check, delete_key, destroy, compare_set, append,
-            num_keys, list_keys, queue_push, queue_pop, queue_len,
+            num_keys, list_keys, queue_push, queue_pop, queue_len, clone, interrupt,
         }
     );
 }

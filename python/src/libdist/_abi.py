@@ -307,6 +307,8 @@ class dist_store_vtable_t(Structure):
             c_int32, c_void_p, c_char_p, c_int32, dist_store_sink_fn, c_void_p, c_int64,
         )),
         ("queue_len", CFUNCTYPE(c_int32, c_void_p, c_char_p, POINTER(c_int64), c_int64)),
+        ("clone", CFUNCTYPE(c_int32, c_void_p, POINTER(c_void_p), c_int64)),
+        ("interrupt", CFUNCTYPE(None, c_void_p)),
     ]
 
 

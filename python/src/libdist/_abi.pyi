@@ -283,6 +283,8 @@ class dist_store_vtable_t(Structure):
     queue_push: _Function
     queue_pop: _Function
     queue_len: _Function
+    clone: _Function
+    interrupt: _Function
 
 
 

@@ -33,6 +33,8 @@ class Store:
     """
 
     _handle: int = 0
+    # The store of which this one is a clone.
+    _origin: Store | None = None
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -164,7 +166,10 @@ class Store:
         out = ctypes.c_void_p()
         call_status("clone", None, lib.dist_store_clone(self._handle, ctypes.byref(out)))
         assert out.value is not None
-        return Store(out.value)
+        copy = Store(out.value)
+        # A custom store owns the functions that the library calls for its clones.
+        copy._origin = self
+        return copy
 
     def prefix(self, prefix: Key) -> PrefixStore:
         """Returns a store that puts a prefix and "/" before every key."""

@@ -263,10 +263,15 @@ fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: io::Error) ->
             let reason = "connection refused: no process listens on this port; check that the store has started";
             (ErrorKind::Connection, reason.to_owned())
         }
-        io::ErrorKind::TimedOut => (
-            ErrorKind::Timeout,
-            "no answer: the host is down, or a firewall drops the packets".to_owned(),
-        ),
+        io::ErrorKind::TimedOut => {
+            let source = socket::source_address_for(address.ip());
+            let from = source.map_or_else(|_| String::new(), |source| format!(" to {source}"));
+            let reason = format!(
+                "no answer{from}: the host is down, or a firewall drops the packets; it must let \
+                 through this port, and the ports of DIST_PORT_RANGE between the ranks"
+            );
+            (ErrorKind::Timeout, reason)
+        }
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
             (ErrorKind::Connection, format!("no route to the host ({cause})"))
         }

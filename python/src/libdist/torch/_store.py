@@ -95,11 +95,7 @@ class _Functions:
 
     def __init__(self, store):
         # A blocking request must not hold the connection of the program's own requests.
-        clone = getattr(store, "clone", None)
-        try:
-            self._store = clone() if clone is not None else store
-        except (RuntimeError, NotImplementedError):
-            self._store = store
+        self._store = _second_client(store)
         kinds = dict(_abi.dist_store_vtable_t._fields_)
         self.table = _abi.dist_store_vtable_t(struct_size=ctypes.sizeof(_abi.dist_store_vtable_t))
         for name in ("set", "get", "add", "wait", "check", "delete_key", "compare_set"):
@@ -138,6 +134,15 @@ class _Functions:
         new = ctypes.string_at(desired, desired_size) if desired_size else b""
         _pour(sink, argument, self._store.compare_set(key.decode(), old, new))
         return _abi.DIST_OK
+
+
+def _second_client(store):
+    """A client with a connection of its own; the store itself if it has none."""
+    clone = getattr(store, "clone", None)
+    try:
+        return clone() if clone is not None else store
+    except (RuntimeError, NotImplementedError):
+        return store
 
 
 def _pour(sink, argument, value: bytes) -> None:

@@ -37,6 +37,7 @@
 
 mod entry;
 mod exchange;
+mod key_wait;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -50,12 +51,13 @@ use crate::base::ids::{GroupId, Nonce, Rank, WorldSize};
 use crate::base::log::LogLevel;
 use crate::process::this_process;
 use crate::security::SecuritySetting;
-use crate::store::Store;
+use crate::store::{Store, missing_keys};
 use crate::wait::slow_wait::DisplaySeconds;
 use entry::{
     RendezvousEntry, RendezvousPeer, check_all_entries, check_security, check_sizes,
     decode_failure, encode_failure, format_ranks,
 };
+use key_wait::KeyWait;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -393,11 +395,13 @@ impl Rendezvous<'_> {
         }
         let mut last_report = self.deadline.elapsed();
         let mut slice = FIRST_POLL_INTERVAL;
+        let key_wait = KeyWait::begin(self.store.as_ref(), &keys, self.deadline);
         loop {
-            match self.store.wait(&keys, &self.deadline.capped(slice)) {
-                Err(error) if error.kind() == ErrorKind::Timeout && !self.deadline.has_passed() => {
-                }
-                outcome => return outcome,
+            if key_wait.wait(&self.deadline.capped(slice))? {
+                return Ok(());
+            }
+            if self.deadline.has_passed() {
+                return Err(missing_keys(&self.store.describe(), &keys, self.deadline));
             }
             slice = (slice * 2).min(MAX_POLL_INTERVAL);
             let waited = self.deadline.elapsed();
