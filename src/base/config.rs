@@ -127,6 +127,10 @@ variables! {
     NCCL_SOCKET_FAMILY = "NCCL_SOCKET_FAMILY", "user", "none", "The same, where DIST_SOCKET_FAMILY is not set.";
     PORT_RANGE = "DIST_PORT_RANGE", "user", "any free ports",
         "The ports on which ranks listen: low-high, or one port; each process of a host needs one port for each address.";
+    ADVERTISE = "DIST_ADVERTISE", "user", "the local addresses",
+        "The address and the ports by which ranks of other networks reach this rank: host:port or host:low-high, for \
+         published ports of a container or NAT. The rank listens on its local addresses, on the same ports or on those \
+         of DIST_PORT_RANGE (the n-th published port leads to the n-th local port).";
     TCP_LANES = "DIST_TCP_LANES", "user", "one for each named interface",
         "The number of TCP connections to each peer that share large messages; 1 to 8. The value of rank 0 counts.";
     ALGORITHM = "DIST_ALGORITHM", "user", "the library's choice",
@@ -161,15 +165,16 @@ variables! {
         "How long a wait spins before it yields or sleeps, in microseconds, if each rank has a core.";
 }
 
-/// Returns the text of a variable, or `None` if it is unset or empty.
+/// Returns the text of a variable without white space around it, or `None` if it is unset or empty.
+/// (Files in YAML easily add a blank or a line feed.)
 ///
 /// # Errors
 /// `InvalidArgument` if the text is not UTF-8.
 #[allow(clippy::disallowed_methods, reason = "the only place that reads environment variables")]
 pub fn read_text(variable: EnvVariable) -> Result<Option<String>> {
     match std::env::var(variable.name) {
-        Ok(value) if value.is_empty() => Ok(None),
-        Ok(value) => Ok(Some(value)),
+        Ok(value) if value.trim().is_empty() => Ok(None),
+        Ok(value) => Ok(Some(value.trim().to_owned())),
         Err(std::env::VarError::NotPresent) => Ok(None),
         Err(std::env::VarError::NotUnicode(_)) => {
             Err(Error::invalid(format!("{} is not valid UTF-8", variable.name)))

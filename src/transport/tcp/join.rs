@@ -15,6 +15,7 @@ use super::mesh::{StreamEndHandler, StreamPair, TcpMeshShared};
 use super::message_streams::MessageStreams;
 use super::peer_state::PRESENT;
 use super::port_range::port_range;
+use super::published_address::PublishedAddress;
 use super::reconnect::ReconnectEndpoint;
 use crate::base::config;
 use crate::base::deadline::Deadline;
@@ -74,15 +75,24 @@ pub fn listen(route_hint: Option<(&str, u16)>) -> Result<TcpListening> {
             addresses.push(chosen.address);
         }
     }
-    let registry = ListenerRegistry::listen_on(&addresses, port_range()?.as_ref())?;
+    let published = PublishedAddress::from_environment()?;
+    let range = port_range()?;
+    let ports = published.as_ref().map(PublishedAddress::local_ports).or(range.as_ref());
+    let registry = ListenerRegistry::listen_on(&addresses, ports)?;
     let rail_address = |chosen: &InterfaceAddress| {
         let mut address = chosen.address;
         address.set_port(registry.port(address.ip())?);
         Some(RailAddress { address, rail: chosen.rail })
     };
+    let same_netns: Vec<RailAddress> = choice.same_netns.iter().filter_map(rail_address).collect();
+    let mut routable: Vec<RailAddress> = choice.routable.iter().filter_map(rail_address).collect();
+    if let Some(published) = &published {
+        routable =
+            published.advertised(if routable.is_empty() { &same_netns } else { &routable })?;
+    }
     let advert = AddressAdvert {
-        routable: choice.routable.iter().filter_map(rail_address).collect(),
-        same_netns: choice.same_netns.iter().filter_map(rail_address).collect(),
+        routable,
+        same_netns,
         network_namespace: host::network_namespace(),
         rails: choice.rails,
         lanes: u8::try_from(lanes).unwrap_or(1),

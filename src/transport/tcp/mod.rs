@@ -63,6 +63,7 @@ mod message_streams;
 mod peer_connect;
 mod peer_state;
 mod port_range;
+mod published_address;
 mod reconnect;
 #[cfg(test)]
 mod tests;

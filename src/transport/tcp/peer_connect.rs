@@ -293,15 +293,26 @@ fn describe(causes: &[AddressFailure]) -> String {
     causes.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
+/// Returns the reason of a failure for an address that did not answer. The text about the failure
+/// begins with the address.
+fn no_answer_text(source: Option<SocketAddr>) -> String {
+    let from = source.map_or_else(String::new, |source| format!(" to {}", source.ip()));
+    format!(
+        "no answer{from} in time: the host is down, or a firewall drops the packets (DIST_PORT_RANGE \
+         limits the ports that it must let through), or DIST_SOCKET_IFNAME or DIST_ADVERTISE must \
+         select another address"
+    )
+}
+
 impl AlarmHandler for PeerConnector {
     fn on_alarm(&self) {
         self.update(|connector, progress| {
             let now = Instant::now();
             match &progress.current {
                 Some(current) if current.due.is_none_or(|due| due > now) => None,
-                Some(_) => {
-                    let reason =
-                        AddressFailureReason::ConnectError("it did not answer in time".to_owned());
+                Some(current) => {
+                    let source = socket::local_address(current.stream.as_ref());
+                    let reason = AddressFailureReason::ConnectError(no_answer_text(source));
                     connector.fail_current_address(progress, reason)
                 }
                 None => connector.try_next_address(progress),
