@@ -114,7 +114,8 @@ mod tests {
         for (host, kept) in [("h".to_owned(), 1), ("x".repeat(300), 255), ("é".repeat(200), 254)] {
             let out = filled(&host);
             assert_eq!((out.rank, out.kind, out.pid), (2, DIST_CULPRIT_DIED, 7));
-            let text: Vec<u8> = out.host.iter().map(|it| it.cast_unsigned()).collect();
+            let text: Vec<u8> =
+                out.host.iter().map(|it| u8::from_le_bytes(it.to_le_bytes())).collect();
             assert_eq!(&text[..kept], &host.as_bytes()[..kept]);
             assert!(text[kept..].iter().all(|&byte| byte == 0));
         }

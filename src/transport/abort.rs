@@ -8,8 +8,8 @@
 
 use super::shared_text::SharedText;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::sync::{AtomicU32, Ordering};
 use crate::wait::policy::yield_until;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 const CLEAR: u32 = 0;
 const CLAIMED: u32 = 1;
@@ -79,7 +79,7 @@ impl AbortRecord {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::base::error::RankFault;

@@ -2,7 +2,7 @@
 //! characters, but at most the capacity. The structure that contains the text must therefore order
 //! loads and stores (see [`AbortRecord`](super::AbortRecord)).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::{AtomicU64, Ordering};
 
 /// A text of at most `8 * WORDS` bytes. A zeroed text is empty.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct SharedText<const WORDS: usize> {
 
 impl<const WORDS: usize> Default for SharedText<WORDS> {
     fn default() -> Self {
-        Self { len: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] }
+        Self { len: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 

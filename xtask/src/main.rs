@@ -17,6 +17,7 @@ mod bench_store;
 mod chaos;
 mod conformance;
 mod cost;
+mod cross;
 mod demo;
 mod examples;
 mod fuzz;
@@ -112,6 +113,10 @@ cost [--against TREE]
                     count the instructions of a 4-byte all_reduce, send and recv under callgrind;
                     compare them with another source tree, whose release library must be built;
                     fail if a count grew by more than 2 %; needs valgrind
+cross [--only unit|programs|conformance]
+                    build for aarch64, and run the unit tests, the C programs and the conformance suite
+                    under qemu-user; needs a cross compiler, qemu-user and rustc's standard library for
+                    aarch64
 bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                     compare libdist's store with torch's in alternating runs (10 pairs); --tcp
                     connects libdist's clients through TCP instead of its Unix socket, --quick
@@ -160,6 +165,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "gpu" => gpu::main(rest),
         "conformance" => conformance::main(rest),
         "cost" => cost::main(rest),
+        "cross" => cross::main(rest),
         "loom" => loom::main(rest),
         "miri" => miri::main(rest),
         "mpi" => mpi::main(rest),
