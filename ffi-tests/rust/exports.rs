@@ -86,3 +86,35 @@ fn library_has_soname_nodelete_and_few_dependencies() {
         assert!(is_known, "the library needs {name}");
     }
 }
+
+/// Runs the build script as cargo would for a target, and returns its output.
+fn build_script_output(script: &Path, width: &str, endian: &str, os: &str) -> String {
+    let mut command = Command::new(script);
+    command.env("CARGO_CFG_TARGET_POINTER_WIDTH", width);
+    command.env("CARGO_CFG_TARGET_ENDIAN", endian).env("CARGO_CFG_TARGET_OS", os);
+    let output = command.output().expect("the build script starts");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// A line `cargo::error=` ends the build with this text.
+#[test]
+fn unsupported_targets_are_refused_with_one_line() {
+    let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join("build-script");
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--edition", "2024", "-o"]).arg(&script).arg(format!("{ROOT}/build.rs"));
+    assert!(rustc.status().expect("rustc starts").success());
+    let errors = |width, endian, os| -> Vec<String> {
+        let output = build_script_output(&script, width, endian, os);
+        output.lines().filter(|it| it.starts_with("cargo::error=")).map(str::to_owned).collect()
+    };
+    assert!(errors("64", "little", "linux").is_empty());
+    for (width, endian, os, words) in [
+        ("32", "little", "linux", "64 bits"),
+        ("64", "big", "linux", "little-endian"),
+        ("64", "little", "macos", "Linux"),
+    ] {
+        let found = errors(width, endian, os);
+        assert!(found.len() == 1 && found[0].contains(words), "{found:?}");
+    }
+}
