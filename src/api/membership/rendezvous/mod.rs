@@ -32,8 +32,7 @@
 //! | `<id>/failure` | the first rank that fails | the reason |
 //! | `<id>/failures/all` | the last rank that fails | all ranks have failed |
 //!
-//! The protocol uses only the store operations set, get, add, wait and check, and the batch forms
-//! of set and get.
+//! The protocol uses only the store operations set, get, add, wait, check, multi_set and multi_get.
 
 mod entry;
 mod exchange;
@@ -51,7 +50,7 @@ use crate::base::ids::{GroupId, Nonce, Rank, WorldSize};
 use crate::base::log::LogLevel;
 use crate::process::this_process;
 use crate::security::SecuritySetting;
-use crate::store::{Store, missing_keys};
+use crate::store::Store;
 use crate::wait::slow_wait::DisplaySeconds;
 use entry::{
     RendezvousEntry, RendezvousPeer, check_all_entries, check_security, check_sizes,
@@ -397,11 +396,8 @@ impl Rendezvous<'_> {
         let mut slice = FIRST_POLL_INTERVAL;
         let key_wait = KeyWait::begin(self.store.as_ref(), &keys, self.deadline);
         loop {
-            if key_wait.wait(&self.deadline.capped(slice))? {
+            if key_wait.wait(slice)? {
                 return Ok(());
-            }
-            if self.deadline.has_passed() {
-                return Err(missing_keys(&self.store.describe(), &keys, self.deadline));
             }
             slice = (slice * 2).min(MAX_POLL_INTERVAL);
             let waited = self.deadline.elapsed();
