@@ -112,7 +112,6 @@ fn draft_path(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::sys::shm;
-    use std::io::Read as _;
     use std::os::fd::AsRawFd as _;
 
     #[test]

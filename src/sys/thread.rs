@@ -146,7 +146,7 @@ mod tests {
     fn pinned_thread_has_one_core() {
         let pinned = std::thread::spawn(|| {
             pin_to_core(usize::MAX).unwrap();
-            crate::sys::host::cores()
+            host::cores()
         });
         assert_eq!(pinned.join().unwrap(), 1);
     }

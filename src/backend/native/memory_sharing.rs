@@ -257,7 +257,10 @@ mod tests {
     #[test]
     fn failed_pairs_are_on_different_nodes() {
         let hosts = NodeMap::by_label(&["a", "a", "b", "a", "a"]);
-        let split = |found: [&[Rank]; 5]| split_hosts(&hosts, &found.map(report));
+        let split = |found: [&[Rank]; 5]| {
+            let reports: Vec<_> = found.into_iter().map(report).collect();
+            split_hosts(&hosts, &reports)
+        };
         assert_eq!(split([&[], &[], &[], &[], &[]]), hosts);
         // Two containers, with the ranks 0 and 3, and 1 and 4.
         let containers = NodeMap::by_label(&["a", "c", "b", "a", "c"]);
@@ -265,7 +268,7 @@ mod tests {
         // Rank 3 reaches no other rank.
         let alone = NodeMap::by_label(&["a", "a", "b", "c", "a"]);
         assert_eq!(split([&[3], &[3], &[], &[4], &[]]), alone);
-        let mut reports = [&[], &[], &[], &[], &[]].map(|found: &[Rank]| report(found));
+        let mut reports: Vec<_> = (0..5).map(|_| report(&[])).collect();
         reports[0].no_segment = Some("memfd_create".to_owned());
         assert_eq!(split_hosts(&hosts, &reports), NodeMap::one_per_rank(5));
     }
