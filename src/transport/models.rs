@@ -1,15 +1,15 @@
 //! Loom models of the protocols in memory that processes share. Loom runs each model through the
-//! interleavings of its threads: all of them, or those with a limited number of preemptions. It also
-//! tries the old values that the orderings of the loads permit, as a processor with weak ordering
-//! does.
+//! interleavings of its threads: all of them, or those with a limited number of preemptions. It
+//! also tries the old values that the orderings of the loads permit, as a processor with weak
+//! ordering does.
 //!
 //! Three of the protocols are small: the revocation of remote writes (`rank_progress.rs`), the
 //! exposure of buffers (`exposure.rs`), and the abort record (`abort.rs`). The fourth is the
 //! shared-memory sequencer (`algo/shared/sequencer/mod.rs`), by which ranks publish and reuse
 //! control slots and data slots.
 //!
-//! The models of the sequencer check that the contents of a slot do not change while a reader reads them, if both
-//! sides keep these rules:
+//! The models of the sequencer check that the contents of a slot do not change while a reader reads
+//! them, if both sides keep these rules:
 //!
 //! - The writer publishes a step in a slot only after every reader has finished the step that the
 //!   slot had before. The writer knows this from the reader's `finished_step` word. It also knows

@@ -2,8 +2,8 @@
 //! suite under the emulator qemu-user. `docs/aarch64.md` has the last result.
 //!
 //! The emulator translates each process, and passes system calls to the kernel of this machine. It
-//! cannot run some tests: [`UNIT_EXCEPTIONS`] and [`PROGRAM_EXCEPTIONS`] list them with the reasons.
-//! It also executes atomics of aarch64 on a processor with strong ordering, so it finds no missing
+//! cannot run some tests. [`UNIT_EXCEPTIONS`] and [`PROGRAM_EXCEPTIONS`] list them with the
+//! reasons. It also executes atomics of aarch64 on a processor with strong ordering, so it finds no missing
 //! fence; `cargo xtask loom` and the list in `docs/aarch64.md` are for that.
 
 use crate::run::{self, FinishedProcess};

@@ -2,9 +2,9 @@
 //! a peer's memory.
 //!
 //! The right to read and write the memory of another process can end at any time, also in one
-//! direction only. For example, a process drops its privileges (`setuid`). Each rank therefore reports, when it ends the exposure, how much it has done
-//! ([`CmaReport`]). The reports are in the control slots of all ranks, so all ranks come to the
-//! same conclusion:
+//! direction only. For example, a process drops its privileges (`setuid`). When a rank ends the
+//! exposure, it therefore reports how much it has done ([`CmaReport`]). The reports are in the
+//! control slots of all ranks, so all ranks come to the same conclusion:
 //!
 //! - The operation is completed through data slots, with the same result. No data is lost, because
 //!   a rank overwrites a range of a vector only after it has folded this range of all vectors.

@@ -3,8 +3,8 @@
 //! 1. Each rank registers with the registry of its process, by which the ranks of its node reach
 //!    it ([`neighbour`](crate::transport::neighbour)), and the ranks all-gather their
 //!    [`NativePeerInfo`].
-//! 2. Each rank computes the same [`NativeGroupPlan`] from the peer infos of all ranks. The ranks of
-//!    each host try whether they can share memory ([`super::memory_sharing`]).
+//! 2. Each rank computes the same [`NativeGroupPlan`] from the peer infos of all ranks. The ranks
+//!    of each host try whether they can share memory ([`super::memory_sharing`]).
 //! 3. The ranks of a node join a shared region (the memory that they share).
 //! 4. If there are several nodes, the ranks all-gather their network addresses and connect the
 //!    nodes.

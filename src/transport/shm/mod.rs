@@ -16,8 +16,10 @@ mod segment_setup;
 mod segment_setup_tests;
 mod sharing_trial;
 
-pub use segment_setup::{SegmentPlan, ShmJoinConfig, ShmMember, join, join_with};
-pub use sharing_trial::{create_segment, exceeds_file_limit, find_lost_link, try_links};
+pub use segment_setup::{
+    SegmentPlan, ShmJoinConfig, ShmMember, create_segment, exceeds_file_limit, join, join_with,
+};
+pub use sharing_trial::{find_lost_link, try_links};
 
 use super::region::{Region, RegionBacking};
 use super::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain};

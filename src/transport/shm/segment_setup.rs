@@ -16,7 +16,6 @@
 //! setup then fails too.
 
 use super::ShmDomain;
-use super::sharing_trial::create_segment;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext, ErrorKind, RankFault, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
@@ -106,6 +105,22 @@ pub fn join_with(
 ) -> Result<ShmDomain> {
     let mut setup = SegmentSetup { member, config, cancelled, peers: Vec::new() };
     setup.run(plan, wait_policy).inspect_err(|_| setup.report_failure())
+}
+
+/// Creates a segment for these ranks.
+///
+/// # Errors
+/// `OutOfMemory`; `System` with the call that the system refuses.
+pub fn create_segment(geometry: RegionGeometry) -> Result<Segment> {
+    Segment::create_sparse(geometry.bytes()?, geometry.initial_bytes()?)
+}
+
+/// Returns whether the limit on the size of files is smaller than a segment for these ranks.
+///
+/// # Errors
+/// `System`.
+pub fn exceeds_file_limit(geometry: RegionGeometry) -> Result<bool> {
+    Segment::exceeds_file_limit(geometry.bytes()?)
 }
 
 /// The setup on one rank.

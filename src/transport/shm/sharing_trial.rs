@@ -7,9 +7,7 @@ use super::ShmMember;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::sys::shm::Segment;
 use crate::transport::neighbour::{NeighbourMember, ProcessAddress};
-use crate::transport::region::RegionGeometry;
 use std::sync::Arc;
 
 /// Makes the links to the processes of other ranks to which this process makes the link. Returns
@@ -51,20 +49,4 @@ pub fn find_lost_link(member: &Arc<NeighbourMember>, others: &[(Rank, ShmMember)
         })
     };
     others.iter().find(|(_, other)| has_ended(other)).map(|&(rank, _)| rank)
-}
-
-/// Creates a segment for these ranks.
-///
-/// # Errors
-/// `OutOfMemory`; `System` with the call that the system refuses.
-pub fn create_segment(geometry: RegionGeometry) -> Result<Segment> {
-    Segment::create_sparse(geometry.bytes()?, geometry.initial_bytes()?)
-}
-
-/// Returns whether the limit on the size of files is smaller than a segment for these ranks.
-///
-/// # Errors
-/// `System`.
-pub fn exceeds_file_limit(geometry: RegionGeometry) -> Result<bool> {
-    Segment::exceeds_file_limit(geometry.bytes()?)
 }
