@@ -3,8 +3,9 @@
 //!
 //! The emulator translates each process, and passes system calls to the kernel of this machine. It
 //! cannot run some tests. [`UNIT_EXCEPTIONS`] and [`PROGRAM_EXCEPTIONS`] list them with the
-//! reasons. It also executes atomics of aarch64 on a processor with strong ordering, so it finds no missing
-//! fence; `cargo xtask loom` and the list in `docs/aarch64.md` are for that.
+//! reasons. The processor of this machine orders memory accesses strongly, also those of the
+//! emulated program. So this command finds no missing fence; `cargo xtask loom` and the list in
+//! `docs/aarch64.md` are for that.
 
 use crate::run::{self, FinishedProcess};
 use crate::workspace::{cargo, repository_root, target_folder};
