@@ -117,14 +117,7 @@ fn bootstrap_group(
         .enumerate()
         .map(|(rank, bytes)| NativePeerInfo::decode(bytes).ok_or_else(|| malformed_peer_info(rank)))
         .collect::<Result<_>>()?;
-    let plan = NativeGroupPlan::compute(&infos, None, context.shown_ranks)?;
-    let sharing = plan.try_memory_sharing(context, &infos, &registration, exchange)?;
-    let (plan, segment) = match sharing {
-        Some(MemorySharing { nodes, .. }) if nodes != plan.nodes => {
-            (NativeGroupPlan::compute(&infos, Some(nodes), context.shown_ranks)?, None)
-        }
-        sharing => (plan, sharing.and_then(|sharing| sharing.segment)),
-    };
+    let (plan, segment) = NativeGroupPlan::agree(context, &infos, &registration, exchange)?;
     let (domain, node_transport) =
         plan.join_node(context, &infos, &registration, segment, exchange)?;
     let (mesh, reconnect_endpoint) =
@@ -230,6 +223,23 @@ impl CmaCapability {
 }
 
 impl NativeGroupPlan {
+    /// Returns the plan for the ranks that can share memory, and the segment of this rank's node, if
+    /// this rank has created it.
+    fn agree(
+        context: &GroupContext<'_>,
+        infos: &[NativePeerInfo],
+        registration: &Arc<NeighbourMember>,
+        exchange: &dyn BootstrapExchange,
+    ) -> Result<(Self, Option<Segment>)> {
+        let plan = Self::compute(infos, None, context.shown_ranks)?;
+        match plan.try_memory_sharing(context, infos, registration, exchange)? {
+            Some(MemorySharing { nodes, .. }) if nodes != plan.nodes => {
+                Ok((Self::compute(infos, Some(nodes), context.shown_ranks)?, None))
+            }
+            sharing => Ok((plan, sharing.and_then(|sharing| sharing.segment))),
+        }
+    }
+
     /// Computes the plan. `nodes` are the ranks that share memory, if the ranks have found out that
     /// not all ranks of a host do.
     fn compute(
