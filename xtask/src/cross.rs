@@ -47,11 +47,16 @@ const PROGRAM_EXCEPTIONS: &[CrossException] = &[
     ("api_null", EMULATOR_THREAD),
     ("call_mismatch", EMULATOR_START_TIME),
     ("closed_streams", EMULATOR_THREAD),
+    ("deadlock", EMULATOR_START_TIME),
+    ("deadlock_calls", EMULATOR_START_TIME),
     ("labels", EMULATOR_START_TIME),
     ("memory", EMULATOR_THREAD),
     ("spawn", EMULATOR_THREAD),
     ("timeouts", EMULATOR_THREAD),
 ];
+
+/// The name and the function of a part of the command.
+type CrossPart = (&'static str, fn() -> CommandResult);
 
 /// Runs the command.
 pub(crate) fn main(rest: &[String]) -> CommandResult {
@@ -59,7 +64,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     let only = arguments.value("--only")?;
     arguments.finish()?;
     check_tools()?;
-    let parts: [(&str, fn() -> CommandResult); 3] =
+    let parts: [CrossPart; 3] =
         [("unit", run_unit_tests), ("programs", run_programs), ("conformance", run_conformance)];
     if let Some(name) = &only
         && !parts.iter().any(|(part, _)| part == name)
