@@ -130,12 +130,16 @@ fn loom_no_remote_write_follows_its_revocation() {
         });
         let (progress, failure, buffer) = &*shared;
         assert!(failure.set(&Error::new(ErrorKind::Timeout, "late")));
-        while progress.is_writing_remotely(RemoteWritePurpose::Collective) {
+        // An owner that still finds the mark would poll again; the model then ends.
+        let is_free = (0..3).any(|_| {
             thread::yield_now();
+            !progress.is_writing_remotely(RemoteWritePurpose::Collective)
+        });
+        if is_free {
+            buffer.store(2, Ordering::Relaxed);
         }
-        buffer.store(2, Ordering::Relaxed);
         writing.join().unwrap();
-        assert_eq!(buffer.load(Ordering::Relaxed), 2);
+        assert!(!is_free || buffer.load(Ordering::Relaxed) == 2);
     });
 }
 
