@@ -1,7 +1,7 @@
 //! The code that all programs share: it runs a program and reports its failure, writes output, and
 //! formats numbers for users.
 
-use clap::Parser;
+use clap::FromArgMatches;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -45,12 +45,17 @@ impl From<dist::base::Error> for Failure {
     }
 }
 
-/// Parses the command line and runs `body`, which returns the exit status.
-pub fn run_program<Options: Parser, ProgramFailure: Into<Failure>>(
-    name: &str,
+/// Parses the words of this process by the description `command` of its command line, and runs
+/// `body`, which returns the exit status.
+pub fn run_program<Options: FromArgMatches, ProgramFailure: Into<Failure>>(
+    mut command: clap::Command,
     body: impl FnOnce(&Options) -> Result<u8, ProgramFailure>,
 ) -> ExitCode {
-    let options = match Options::try_parse() {
+    let name = command.get_name().to_owned();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
+        Options::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    });
+    let options = match parsed {
         Ok(options) => options,
         Err(error) => {
             // clap prints help to standard output and errors to standard error.
@@ -62,7 +67,7 @@ pub fn run_program<Options: Parser, ProgramFailure: Into<Failure>>(
         Ok(status) => ExitCode::from(status),
         Err(Failure { status, message }) => {
             if !message.is_empty() {
-                report_error(name, &message);
+                report_error(&name, &message);
             }
             ExitCode::from(status)
         }

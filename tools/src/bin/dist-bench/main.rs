@@ -87,6 +87,12 @@ pub(crate) fn own_command(program: &Path) -> Command {
     command
 }
 
+/// Returns the description of the command line. The generator of the manual pages calls this
+/// function, too.
+pub fn command() -> clap::Command {
+    <cli::Options as clap::CommandFactory>::command()
+}
+
 /// Runs dist-bench. The bundle of the Python package calls this function, too.
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -104,7 +110,7 @@ pub fn main() -> ExitCode {
         }
         None => {}
     }
-    dist_tools::run_program("dist-bench", |options: &cli::Options| run_command(options).map(|()| 0))
+    dist_tools::run_program(command(), |options: &cli::Options| run_command(options).map(|()| 0))
 }
 
 fn run_command(options: &cli::Options) -> Result<(), Failure> {

@@ -44,9 +44,15 @@ pub(crate) fn report_error(message: &str) {
     dist_tools::report_error("dist-doctor", message);
 }
 
+/// Returns the description of the command line. The generator of the manual pages calls this
+/// function, too.
+pub fn command() -> clap::Command {
+    <cli::Options as clap::CommandFactory>::command()
+}
+
 /// Runs dist-doctor. The bundle of the Python package calls this function, too.
 pub fn main() -> ExitCode {
-    dist_tools::run_program("dist-doctor", |options: &cli::Options| match &options.command {
+    dist_tools::run_program(command(), |options: &cli::Options| match &options.command {
         Some(Command::Verdict(options)) => verdict::main(options),
         Some(Command::Trace(options)) => trace::main(options),
         None => verdict::main(&options.verdict),

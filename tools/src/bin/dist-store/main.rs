@@ -98,7 +98,13 @@ fn run(command: &Command) -> CommandResult {
     }
 }
 
+/// Returns the description of the command line. The generator of the manual pages calls this
+/// function, too.
+pub fn command() -> clap::Command {
+    <cli::Options as clap::CommandFactory>::command()
+}
+
 /// Runs dist-store. The bundle of the Python package calls this function, too.
 pub fn main() -> ExitCode {
-    dist_tools::run_program("dist-store", |options: &cli::Options| run(&options.command))
+    dist_tools::run_program(command(), |options: &cli::Options| run(&options.command))
 }

@@ -35,9 +35,15 @@ pub(crate) fn report_error(message: &str) {
     dist_tools::report_error("distrun", message);
 }
 
+/// Returns the description of the command line. The generator of the manual pages calls this
+/// function, too.
+pub fn command() -> clap::Command {
+    <cli::Options as clap::CommandFactory>::command()
+}
+
 /// Runs distrun. The bundle of the Python package calls this function, too.
 pub fn main() -> ExitCode {
-    dist_tools::run_program("distrun", |options: &cli::Options| {
+    dist_tools::run_program(command(), |options: &cli::Options| {
         options.check().map_err(Failure::usage)?;
         job::run(options)
     })
