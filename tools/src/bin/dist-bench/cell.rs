@@ -269,6 +269,19 @@ impl CellResult {
         })
     }
 
+    /// Returns the word for this cell in a table: "faster" or "slower" if the whole interval of the
+    /// ratio is below 1 or above the limit, otherwise "uncertain". The limit is 1, or
+    /// [`CELL_LIMIT`] if the peer is another tree of libdist.
+    pub(crate) fn comparison_word(&self) -> Option<&'static str> {
+        let is_tree = self.best_peer()?.engine == BASELINE;
+        let limit = if is_tree { CELL_LIMIT } else { 1.0 };
+        Some(match self.ratio()?.interval {
+            Some((_, high)) if high < 1.0 => "faster",
+            Some((low, _)) if low > limit => "slower",
+            _ => "uncertain",
+        })
+    }
+
     /// Returns the algorithm bandwidth and the bus bandwidth for a time, in GB/s.
     #[allow(clippy::cast_precision_loss, reason = "the output shows only a few digits")]
     pub(crate) fn bandwidths(&self, ns: f64) -> (f64, f64) {
@@ -361,6 +374,21 @@ mod tests {
         assert_eq!(wide.verdict().and_then(CellVerdict::loss_reason), Some("uncertain"));
         let alone = measured(BenchOp::AllReduce, 64, &[]);
         assert_eq!((alone.ratio(), alone.verdict()), (None, None));
+    }
+
+    #[test]
+    fn a_comparison_is_certain_only_with_its_whole_interval() {
+        let word = |runs: &[f64]| {
+            let mut cell = measured(BenchOp::AllReduce, 64, &[("openmpi", 1000.0)]);
+            cell.libdist = figures("libdist", runs);
+            cell.peers = vec![figures("openmpi", &vec![1000.0; runs.len()])];
+            cell.comparison_word()
+        };
+        assert_eq!(word(&[900.0; 10]), Some("faster"));
+        assert_eq!(word(&[1010.0; 10]), Some("slower"));
+        assert_eq!(word(&[800.0, 900.0, 950.0, 980.0, 990.0, 1010.0]), Some("uncertain"));
+        assert_eq!(word(&[500.0; 3]), Some("uncertain"));
+        assert_eq!(measured(BenchOp::Barrier, 0, &[]).comparison_word(), None);
     }
 
     #[test]

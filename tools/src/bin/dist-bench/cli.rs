@@ -42,7 +42,7 @@ const AGAINST_PAIRS: usize = 60;
 const MIN_AGAINST_PAIRS: usize = 6;
 
 /// The options whose value is the path of a file.
-const FILE_OPTIONS: [&str; 4] = ["--json", "--csv", "--report", "--tune"];
+const FILE_OPTIONS: [&str; 5] = ["--json", "--csv", "--plot", "--report", "--tune"];
 
 /// The option whose value is the path of another source tree.
 const AGAINST_OPTION: &str = "--against";
@@ -142,6 +142,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
+    /// Draw the times over the sizes as SVG, with a row for each operation and a panel for each
+    /// number of ranks
+    #[arg(long, value_name = "FILE", conflicts_with = "tune")]
+    pub(crate) plot: Option<PathBuf>,
+
     /// Write all tables into a Markdown file, between its lines <!-- dist-bench:begin --> and <!--
     /// dist-bench:end -->, and plots into docs/plots in the folder of the file
     #[arg(long, value_name = "FILE")]
@@ -150,7 +155,7 @@ pub(crate) struct Options {
     /// Do not measure: build the report from result files of --json. If several files have a cell,
     /// the last file counts
     #[arg(long, value_name = "FILE,...", value_delimiter = ',', requires = "report")]
-    #[arg(conflicts_with_all = ["ranks", "ops", "sizes", "peer", "limits", "quick", "json", "csv"])]
+    #[arg(conflicts_with_all = ["ranks", "ops", "sizes", "peer", "limits", "quick", "json", "csv", "plot"])]
     pub(crate) report_from: Vec<PathBuf>,
 
     /// Measure all algorithms of libdist in alternating runs, and write a tuning file (for
@@ -408,7 +413,8 @@ mod tests {
 
     #[test]
     fn shareable_command_line_omits_files() {
-        let line = "--ranks 2,4 --json a.json --limits --csv=b.csv --report C.md --peer mpich";
+        let line = "--ranks 2,4 --json a.json --limits --csv=b.csv --plot d.svg --report C.md --peer \
+                    mpich";
         let command_line = without_files(line.split(' ').map(str::to_owned));
         assert_eq!(command_line, "dist-bench --ranks 2,4 --limits --peer mpich");
     }

@@ -2,7 +2,7 @@
 
 /// The help text after the options.
 pub(crate) const HELP: &str = "\
-Columns (as in nccl-tests):
+Columns (as in nccl-tests; with --peer fewer, and the type is above the table):
   size     bytes: the whole result of all_gather and gather, the whole input of reduce_scatter and
            scatter, and one rank's buffer of the other operations
   count    elements; in operations with blocks, the elements of one rank's block
@@ -67,8 +67,10 @@ Peers:
   95 %     interval of this median by order statistics (of ten pairs: from the second smallest to
            the second largest ratio; fewer than six pairs have no interval). If it is wider than
            +-10 % and not entirely above 1, dist-bench adds the same number of pairs, at most twice
-  lost     the ratio is above 1 (\"slower\"), or the interval is still too wide or does not exist
-           (\"uncertain\")
+  libdist is
+           \"faster\" if the whole interval is below 1, \"slower\" if it is above 1, otherwise
+           \"uncertain\". The summary lists the lost cells: the ratio is above 1, or the interval is
+           too wide or does not exist
   --async and --buffers affect libdist only. Peers use blocking calls and ordinary memory.
 
 Comparison with another tree:
@@ -80,6 +82,8 @@ Comparison with another tree:
   ratio    median over the pairs of this tree's p50 divided by the other tree's; below 1 this tree
            is faster
   95 %     interval of the median, as for peers
+  it is    \"faster\" if the whole interval is below 1, \"slower\" if it is above 1.03, otherwise
+           \"uncertain\"
   The verdict is \"no slower\" if no interval is entirely above 1.03 and the geometric mean of the
   ratios of each operation is at most 1.005. If a cell or an operation is above its limit, dist-bench
   measures it again with the same number of pairs, at most twice; all pairs count. By default the
@@ -94,6 +98,10 @@ Limits:
   that both ranks map, each rank adds one half for both (direct). The share is the time of this
   program divided by libdist's time. For 4 bytes the bound is 2.5 times the latency of a cache line
   plus 60 ns. The handwritten program has no error handling and no other guarantees of a library.
+
+Plots:
+  --plot FILE.svg draws the times over the sizes, with logarithmic axes. All lines of a library with
+  several settings are one line: the fastest setting counts.
 
 Reports:
   --report writes all tables, the lost cells, the machine, its limits and the command into a file

@@ -62,6 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     // Write the files even if the measurement ended early. They then contain partial results.
     write_files(options, &results)?;
     outcome?;
+    write_output(table::average_text(&results.cells))?;
     write_output(table::summary_text(&results.cells) + &bound_share::shares_text(&results))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
@@ -79,7 +80,7 @@ pub(crate) fn write_files(options: &Options, results: &BenchResults) -> Result<(
     if let Some(path) = &options.csv {
         result_files::write_file(path, &result_files::results_csv(results))?;
     }
-    Ok(())
+    options.plot.as_deref().map_or(Ok(()), |path| report::write_plot_file(path, results))
 }
 
 /// Returns true if a verified call had a wrong result.
@@ -177,7 +178,8 @@ impl PeerBenchmark<'_> {
                 }
                 previous_cell = Some(cell);
                 if let Some(measured) = self.measure_cell(&cell, &mut engines)? {
-                    self.progress.print_text(&table::table_row(&measured))?;
+                    let has_peers = !self.options.peer.is_empty();
+                    self.progress.print_text(&table::table_row(&measured, has_peers))?;
                     self.cell_results.push(measured);
                 }
             }

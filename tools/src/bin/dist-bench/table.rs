@@ -11,32 +11,47 @@ use dist_tools::count_text;
 /// the best peer.
 const ALLOWED_TAIL_SHARE: f64 = 0.05;
 
-/// Formats the lines above the rows of an operation: the variant, and the names of the columns.
+/// Formats the lines above the rows of an operation: the variant, and the names of the columns. No
+/// line of a table is longer than 120 columns.
 pub(crate) fn table_header(cell: &BenchCell, transport: &str, has_peers: bool) -> String {
     let (op, ranks, words) = (cell.op.name(), cell.ranks, cell.variant.describe().join(", "));
-    let mut columns = format!(
-        "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>10} {:>8} {:>8} {:>6}",
-        "size B",
-        "count",
-        "type",
-        "redop",
-        "p50 us",
-        "p99 us",
-        "mean us",
-        "algbw",
-        "busbw",
-        "#wrong"
-    );
+    let mut columns = if has_peers {
+        format!("{:>9} {:>10} {:>10} {:>8} {:>6}", "size", "p50 us", "p99 us", "busbw", "#wrong")
+    } else {
+        format!(
+            "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>10} {:>8} {:>8} {:>6}",
+            "size B",
+            "count",
+            "type",
+            "redop",
+            "p50 us",
+            "p99 us",
+            "mean us",
+            "algbw",
+            "busbw",
+            "#wrong"
+        )
+    };
     if has_root(cell.op) {
-        columns.push_str(&format!(" {:>10}", "root us"));
+        columns.push_str(&format!(" {:>8}", "root us"));
     }
     if has_peers {
         columns.push_str(&format!(
-            "  {:<17} {:>10} {:>10} {:>10} {:>6} {:<14} {}",
-            "best peer", "p50 us", "p99 us", "mean us", "ratio", "95 %", "lost"
+            "  {:<16} {:>10} {:>6} {:<14} {}",
+            "best peer", "p50 us", "ratio", "95 %", "libdist is"
         ));
     }
-    format!("\n{op}, {ranks} ranks, {words}, transport {transport}\n{}\n", columns.trim_end())
+    let elements = if has_peers { format!(", {}", elements_text(cell)) } else { String::new() };
+    format!(
+        "\n{op}, {ranks} ranks{elements}, {words}, transport {transport}\n{}\n",
+        columns.trim_end()
+    )
+}
+
+/// Formats the type of the elements and the operator.
+fn elements_text(cell: &BenchCell) -> String {
+    let operator = if cell.op.reduces() { redop_name(cell.redop) } else { "" };
+    format!("{} {operator}", cell.dtype.name()).trim_end().to_owned()
 }
 
 /// Returns true if the table also shows the times of the root's calls.
@@ -44,44 +59,55 @@ fn has_root(op: BenchOp) -> bool {
     op.time_rule() == crate::ops::TimeRule::LastAfterRoot
 }
 
-/// Formats a row.
-pub(crate) fn table_row(measured: &CellResult) -> String {
+/// Formats a row. `has_peers` has the same value as for the header.
+pub(crate) fn table_row(measured: &CellResult, has_peers: bool) -> String {
     let CellResult { cell, libdist: ours, .. } = measured;
     let (algbw, busbw) = measured.bandwidths(ours.p50());
-    let redop = if cell.op.reduces() { redop_name(cell.redop) } else { "none" };
     let wrong = ours.wrong + measured.peers.iter().map(|peer| peer.wrong).sum::<u64>();
-    let mut text = format!(
-        "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>10} {:>8.2} {:>8.2} {:>6}",
-        cell.bytes(),
-        cell.op.shown_count(cell.count, cell.ranks),
-        cell.dtype.name(),
-        redop,
-        microseconds_text(ours.p50()),
-        microseconds_text(ours.p99()),
-        microseconds_text(ours.mean()),
-        algbw,
-        busbw,
-        wrong
-    );
+    let [p50, p99, mean] = [ours.p50(), ours.p99(), ours.mean()].map(microseconds_text);
+    let mut text = if has_peers {
+        let size = size_text(cell.bytes());
+        format!("{size:>9} {p50:>10} {p99:>10} {busbw:>8.2} {wrong:>6}")
+    } else {
+        format!(
+            "{:>11} {:>11} {:>7} {:>6} {p50:>10} {p99:>10} {mean:>10} {algbw:>8.2} {busbw:>8.2} {wrong:>6}",
+            cell.bytes(),
+            cell.op.shown_count(cell.count, cell.ranks),
+            cell.dtype.name(),
+            if cell.op.reduces() { redop_name(cell.redop) } else { "none" },
+        )
+    };
     if has_root(cell.op) {
         let root = ours.root_p50().map_or_else(|| "-".to_owned(), microseconds_text);
-        text.push_str(&format!(" {root:>10}"));
+        text.push_str(&format!(" {root:>8}"));
     }
     if let (Some(best), Some(ratio)) = (measured.best_peer(), measured.ratio()) {
-        let lost = measured.verdict().and_then(CellVerdict::loss_reason).unwrap_or("");
         text.push_str(&format!(
-            "  {:<17} {:>10} {:>10} {:>10} {:>6.2} {:<14} {lost}",
+            "  {:<16} {:>10} {:>6.2} {:<14} {}",
             best.engine,
             microseconds_text(best.p50()),
-            microseconds_text(best.p99()),
-            microseconds_text(best.mean()),
             ratio.value,
-            interval_text(&ratio)
+            interval_text(&ratio),
+            measured.comparison_word().unwrap_or_default()
         ));
     } else if !measured.left_out.is_empty() {
         text.push_str("  all peers are skipped");
     }
     text.trim_end().to_owned() + "\n"
+}
+
+/// Formats the average bus bandwidth of all cells that move data, as nccl-tests do.
+pub(crate) fn average_text(all: &[CellResult]) -> String {
+    let with_data = all.iter().filter(|measured| measured.cell.bytes() > 0);
+    let busbws: Vec<f64> =
+        with_data.map(|measured| measured.bandwidths(measured.libdist.p50()).1).collect();
+    if busbws.is_empty() {
+        return String::new();
+    }
+    #[allow(clippy::cast_precision_loss, reason = "the output shows only a few digits")]
+    let average = busbws.iter().sum::<f64>() / busbws.len() as f64;
+    let cells = count_text(busbws.len(), "cell");
+    format!("\nAverage bus bandwidth of {cells}: {average:.2} GB/s\n")
 }
 
 fn interval_text(ratio: &MedianEstimate) -> String {
@@ -204,7 +230,7 @@ mod tests {
 
     #[test]
     fn row_has_one_field_per_column() {
-        let row = table_row(&measured(BenchOp::AllReduce, 65_536, &[]));
+        let row = table_row(&measured(BenchOp::AllReduce, 65_536, &[]), false);
         let words: Vec<&str> = row.split_whitespace().collect();
         let expected =
             ["65536", "16384", "f32", "sum", "1.000", "2.000", "1.500", "65.54", "65.54", "0"];
@@ -217,25 +243,47 @@ mod tests {
 
     #[test]
     fn row_names_best_peer_and_result() {
-        let text =
-            table_row(&measured(BenchOp::AllGather, 64, &[("mpich", 1250.0), ("openmpi", 2000.0)]));
+        let peers = [("mpich", 1250.0), ("openmpi", 2000.0)];
+        let text = table_row(&measured(BenchOp::AllGather, 64, &peers), true);
         assert!(
-            text.ends_with(
-                "mpich                  1.250      2.500      1.875   0.80 0.80 to 0.80\n"
-            ),
+            text.ends_with("mpich                 1.250   0.80 0.80 to 0.80   faster\n"),
             "{text}"
         );
-        assert!(text.trim_start().starts_with("64           8     f32   none"), "{text}");
-        let text = table_row(&measured(BenchOp::AllReduce, 64, &[("openmpi", 800.0)]));
+        assert!(text.trim_start().starts_with("64 B      1.000"), "{text}");
+        let text = table_row(&measured(BenchOp::AllReduce, 64, &[("openmpi", 800.0)]), true);
         assert!(text.ends_with("1.25 1.25 to 1.25   slower\n"), "{text}");
+    }
+
+    #[test]
+    fn lines_with_peers_have_at_most_120_columns() {
+        let mut broadcast =
+            measured(BenchOp::Broadcast, 256 << 20, &[("openmpi-ring128k", 123_456_789.0)]);
+        broadcast.libdist.runs.iter_mut().for_each(|times| times.root_p50 = Some(123_456_789.0));
+        broadcast.cell.ranks = 60;
+        let text = table_header(&broadcast.cell, "auto", true) + &table_row(&broadcast, true);
+        for line in text.lines() {
+            assert!(line.len() <= 120, "{} columns: {line}", line.len());
+        }
     }
 
     #[test]
     fn broadcast_row_has_root_time() {
         let mut broadcast = measured(BenchOp::Broadcast, 64, &[]);
         broadcast.libdist.runs.iter_mut().for_each(|times| times.root_p50 = Some(250.0));
-        assert!(table_row(&broadcast).ends_with(" 0.250\n"));
+        assert!(table_row(&broadcast, false).ends_with(" 0.250\n"));
         assert!(table_header(&broadcast.cell, "shm", false).ends_with("root us\n"));
+    }
+
+    #[test]
+    fn average_counts_the_cells_with_data() {
+        let cells = [
+            measured(BenchOp::AllReduce, 65_536, &[]),
+            measured(BenchOp::Broadcast, 1000, &[]),
+            measured(BenchOp::Barrier, 0, &[]),
+        ];
+        let text = average_text(&cells);
+        assert_eq!(text, "\nAverage bus bandwidth of 2 cells: 33.27 GB/s\n");
+        assert_eq!(average_text(&cells[2..]), "");
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub(super) fn repetition_text(cells: usize) -> String {
 pub(super) fn table_header(cell: &BenchCell, transport: &str) -> String {
     let (op, ranks, words) = (cell.op.name(), cell.ranks, cell.variant.describe().join(", "));
     format!(
-        "\n{op}, {ranks} ranks, {words}, transport {transport}\n{:>11} {:>11} {:>7} {:>10} {:>10} {:>10} {:>10} {:>6} \
-         {:>6} {:>6}  {:<15} note\n",
+        "\n{op}, {ranks} ranks, {words}, transport {transport}\n{:>9} {:>9} {:>7} {:>10} {:>10} {:>10} {:>10} {:>6} \
+         {:>6} {:>6}  {:<15} it is\n",
         "size B",
         "count",
         "type",
@@ -52,11 +52,11 @@ pub(super) fn table_header(cell: &BenchCell, transport: &str) -> String {
 pub(super) fn table_row(measured: &CellResult) -> String {
     let CellResult { cell, libdist: ours, .. } = measured;
     let shown = cell.op.shown_count(cell.count, cell.ranks);
-    let start = format!("{:>11} {shown:>11} {:>7}", cell.bytes(), cell.dtype.name());
+    let start = format!("{:>9} {shown:>9} {:>7}", cell.bytes(), cell.dtype.name());
     let (Some(baseline), Some(ratio)) = (measured.best_peer(), measured.ratio()) else {
         return format!("{start}  the other tree does not support this\n");
     };
-    let note = measured.verdict().and_then(|verdict| verdict.loss_reason()).unwrap_or("");
+    let note = measured.comparison_word().unwrap_or_default();
     let text = format!(
         "{start} {:>10} {:>10} {:>10} {:>10} {:>6} {:>6} {:>6.3}  {:<15} {note}",
         microseconds_text(ours.p50()),
@@ -148,7 +148,7 @@ mod tests {
         let expected = "64 16 f32 1.100 2.200 1.000 2.000 0 10 1.100 1.100 to 1.100 slower";
         assert_eq!(words.join(" "), expected);
         let text = table_row(&compared(BenchOp::AllReduce, 64, &[102.0; 10]));
-        assert!(text.ends_with("1.020 to 1.020\n"), "{text}");
+        assert!(text.ends_with("1.020 to 1.020  uncertain\n"), "{text}");
         let mut missing = compared(BenchOp::AllReduce, 64, &[100.0; 10]);
         missing.peers.clear();
         assert!(table_row(&missing).ends_with("f32  the other tree does not support this\n"));

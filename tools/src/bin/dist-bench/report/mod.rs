@@ -92,6 +92,14 @@ pub(crate) fn write_report(path: &Path, parts: &[BenchResults]) -> Result<(), Fa
     replace_report(path, &OP_MARKERS, &markdown::report(&results, parts, PLOT_FOLDER))
 }
 
+/// Draws the times of all operations into one file.
+pub(crate) fn write_plot_file(path: &Path, results: &BenchResults) -> Result<(), Failure> {
+    let ops = measured_ops(results).into_iter();
+    let plots: Vec<(&str, Vec<plot::PlotPanel>)> =
+        ops.map(|op| (op.name(), series::op_panels(results, op))).collect();
+    write_file(path, &plot::svg_column(&plots))
+}
+
 fn missing_markers(path: &Path, markers: &MarkerLines) -> Failure {
     let (begin, end) = (markers.begin.trim_end(), markers.end);
     Failure::new(format!(

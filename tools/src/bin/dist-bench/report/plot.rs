@@ -63,18 +63,48 @@ impl PlotAxis {
 
 /// Returns the plot.
 pub(super) fn svg(title: &str, panels: &[PlotPanel]) -> String {
-    let names = series_names(panels);
+    let (width, height) = plot_size(panels);
+    svg_head(&format!("{title}: time over size"), width, height)
+        + &plot_body(title, panels, width)
+        + "</svg>\n"
+}
+
+/// Returns one picture with the plots below each other.
+pub(super) fn svg_column(plots: &[(&str, Vec<PlotPanel>)]) -> String {
+    let sizes: Vec<(f64, f64)> = plots.iter().map(|(_, panels)| plot_size(panels)).collect();
+    let width = sizes.iter().fold(LEFT + WIDTH + RIGHT, |widest, &(width, _)| widest.max(width));
+    let height = sizes.iter().map(|&(_, height)| height).sum();
+    let mut text = svg_head("time over size", width, height);
+    let mut top = 0.0;
+    for ((title, panels), (width, height)) in plots.iter().zip(sizes) {
+        let body = plot_body(title, panels, width);
+        text.push_str(&format!("<g transform=\"translate(0,{top:.0})\">\n{body}</g>\n"));
+        top += height;
+    }
+    text + "</svg>\n"
+}
+
+/// Returns the width and the height of a plot in pixels.
+fn plot_size(panels: &[PlotPanel]) -> (f64, f64) {
     #[allow(clippy::cast_precision_loss, reason = "the number of panels and lines is small")]
-    let (panel_count, lines) = (panels.len().max(1) as f64, names.len() as f64);
+    let (panel_count, lines) = (panels.len().max(1) as f64, series_names(panels).len() as f64);
     let width = panel_count * (LEFT + WIDTH + RIGHT);
     let legend_rows = (lines * 120.0 / width).ceil();
-    let height = TOP + HEIGHT + BOTTOM + legend_rows * LEGEND;
-    let mut text = format!(
+    (width, TOP + HEIGHT + BOTTOM + legend_rows * LEGEND)
+}
+
+fn svg_head(title: &str, width: f64, height: f64) -> String {
+    format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-         height=\"{height:.0}\" role=\"img\"><title>{title}: time over size</title><style>{STYLE}</style>\n\
-         <rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n\
-         <text class=\"title\" x=\"{LEFT}\" y=\"20\">{title}</text>\n",
-    );
+         height=\"{height:.0}\" role=\"img\"><title>{title}</title><style>{STYLE}</style>\n\
+         <rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n",
+    )
+}
+
+/// Returns the elements of a plot of this width.
+fn plot_body(title: &str, panels: &[PlotPanel], width: f64) -> String {
+    let names = series_names(panels);
+    let mut text = format!("<text class=\"title\" x=\"{LEFT}\" y=\"20\">{title}</text>\n");
     let (bytes, times) =
         (value_range(panels, |(bytes, _)| bytes.max(1.0).log2()), decade_range(panels));
     let mut left = 0.0;
@@ -90,7 +120,7 @@ pub(super) fn svg(title: &str, panels: &[PlotPanel]) -> String {
         left += LEFT + WIDTH + RIGHT;
     }
     draw_legend(&mut text, &names, width);
-    text + "</svg>\n"
+    text
 }
 
 /// Returns the names of all lines of all panels, each once, with its colour.
@@ -253,6 +283,18 @@ mod tests {
         for label in ["4 B", "64 B", "1 KiB", "1 µs", "10 µs", ">mpich<", ">2 ranks<"] {
             assert!(svg.contains(label), "{label}");
         }
+    }
+
+    #[test]
+    fn plots_are_below_each_other_in_one_file() {
+        let plots = [("all_reduce", vec![panel(&[(4.0, 1.0)])]), ("barrier", vec![])];
+        let column = svg_column(&plots);
+        let (_, first) = plot_size(&plots[0].1);
+        let (_, second) = plot_size(&plots[1].1);
+        assert!(column.contains(&format!("translate(0,{first:.0})")), "{column}");
+        assert!(column.contains(&format!("height=\"{:.0}\"", first + second)), "{column}");
+        assert_eq!(column.matches("<svg").count(), 1);
+        assert!(column.contains(">all_reduce<") && column.contains(">barrier<"), "{column}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) struct TrainingOptions {
     /// other libraries. The default takes about 8 minutes: model a, a sleep of 500 us per
     /// gradient, 2 ranks, all installed candidates
     #[arg(long)]
-    #[arg(conflicts_with_all = ["peer", "limits", "tune", "against", "device", "csv", "ops", "sizes"])]
+    #[arg(conflicts_with_all = ["peer", "limits", "tune", "against", "device", "csv", "plot", "ops", "sizes"])]
     pub(crate) training: bool,
 
     /// Models: a (200 x 512 KiB), b (ResNet-50), c (GPT-2 small), tiny (a functional check), or all
