@@ -82,11 +82,27 @@ impl DumpFolder {
         }
     }
 
-    /// Returns the verdict: its line, and the class and the culprits of the first finding.
+    /// Checks that the page for a browser has this verdict and a chart.
+    fn check_page(&self, line: &str) {
+        let path = self.path("page.html");
+        let output = self.diagnosis(&["--html", &path]);
+        assert_eq!((output.status, output.err.as_str()), (1, ""), "{}", output.out);
+        let page = fs::read_to_string(&path).unwrap();
+        let escaped =
+            [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&quot;"), ("'", "&#39;")]
+                .iter()
+                .fold(line.to_owned(), |text, (from, to)| text.replace(from, to));
+        assert!(page.contains(&format!("<p class=\"verdict\">{escaped}</p>")), "{page}");
+        assert!(page.contains("<svg ") && page.ends_with("</html>\n"), "{page}");
+    }
+
+    /// Returns the verdict: its line, and the class and the culprits of the first finding. Also
+    /// checks the page for a browser.
     fn verdict(&self) -> (String, String, Vec<u64>) {
         let output = self.diagnosis(&[]);
         assert_eq!((output.status, output.err.as_str()), (1, ""), "{}", output.out);
         let line = output.out.lines().next().unwrap().to_owned();
+        self.check_page(&line);
         let output = self.diagnosis(&["--json"]);
         assert_eq!(output.status, 1);
         let value: Value = serde_json::from_str(&output.out).unwrap();

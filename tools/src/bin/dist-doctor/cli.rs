@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 const HELP: &str = "\
 Dumps:
@@ -22,6 +23,8 @@ Examples:
     dist-doctor fr_0.json fr_1.json fr_2.json
   Print the verdict as JSON:
     dist-doctor --json /tmp/fr_
+  Write a page with the operations of all ranks over time:
+    dist-doctor --html hang.html /tmp/fr_
   Diagnose a hanging job that was started with both variables:
     touch /tmp/dump_now; sleep 2; dist-doctor /tmp/fr_
   Merge the traces that ranks wrote with DIST_TRACE_FILE=/tmp/tr_:
@@ -59,6 +62,11 @@ pub(crate) struct VerdictOptions {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Also write a page for a browser: the verdict, which rank waits for which rank, and the
+    /// operations of each rank over time. The page needs no other file and no network
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -7,8 +7,10 @@
 //! | `waiting` | ranks that are behind: the graph of waits, followed to ranks that do not wait |
 //! | `slow` | ranks that the other ranks waited for repeatedly |
 //! | `report` | the reports for users and for programs |
+//! | `html_page` | the report as a page for a browser |
 
 mod failure;
+mod html_page;
 mod mismatch;
 mod report;
 mod slow;
@@ -19,6 +21,7 @@ mod waiting;
 use crate::cli::VerdictOptions;
 use crate::job::JobDumps;
 use crate::{CommandResult, input_files, write_output};
+use dist_tools::Failure;
 
 /// A detected fault.
 #[derive(Clone, Debug)]
@@ -72,6 +75,10 @@ pub(crate) fn main(options: &VerdictOptions) -> CommandResult {
         loaded.skipped_files.iter().map(|problem| format!("{problem}; the file is skipped")),
     );
     let findings = diagnose(&job);
+    if let Some(path) = &options.html {
+        std::fs::write(path, html_page::page(&job, &findings))
+            .map_err(|cause| Failure::usage(format!("{}: {cause}", path.display())))?;
+    }
     let text = if options.json {
         format!("{:#}\n", report::report_json(&job, &findings))
     } else {

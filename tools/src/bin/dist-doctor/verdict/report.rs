@@ -8,10 +8,10 @@ use dist_tools::count_text;
 use serde_json::{Value, json};
 
 /// The largest number of ranks of a group that are shown individually.
-const MAX_RANKS_SHOWN: usize = 64;
+pub(super) const MAX_RANKS_SHOWN: usize = 64;
 
 /// Returns the verdict in one line.
-fn headline(job: &JobDumps, findings: &[Finding]) -> String {
+pub(super) fn headline(job: &JobDumps, findings: &[Finding]) -> String {
     if let Some(first) = findings.first() {
         return first.text.clone();
     }

@@ -352,5 +352,66 @@ proptest! {
         let findings = diagnose(&job);
         prop_assert!(!report::report_text(&job, &findings).is_empty());
         prop_assert!(report::report_json(&job, &findings).is_object());
+        assert_well_formed(&html_page::page(&job, &findings));
     }
+}
+
+/// Asserts that each element of a page is closed in order, and that the page needs no other file.
+fn assert_well_formed(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    for tag in page.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        let name = tag.split([' ', '/']).find(|word| !word.is_empty()).unwrap_or_default();
+        match () {
+            () if tag.starts_with('/') => assert_eq!(open.pop(), Some(name), "in {page}"),
+            () if tag.ends_with('/') || ["!DOCTYPE", "meta"].contains(&name) => {}
+            () => open.push(name),
+        }
+    }
+    assert_eq!(open, Vec::<&str>::new());
+    for foreign in ["src=", "href=", "url(", "@import", "<script", "http"] {
+        assert!(!page.contains(foreign), "the page contains {foreign}");
+    }
+}
+
+#[test]
+fn page_has_verdict_waits_and_operations_of_each_rank() {
+    let hangs = sample_dumps(4, |rank, dump| {
+        if rank != 2 {
+            dump.add_collective(1, rank, 17, "all_reduce", SUM_ARGUMENTS);
+        }
+    });
+    let job = sample_job(&hangs);
+    let page = html_page::page(&job, &diagnose(&job));
+    assert_well_formed(&page);
+    let verdict = "<p class=\"verdict\">rank 2 (pid 102, host a) never entered all_reduce #17";
+    assert!(page.contains(verdict), "{page}");
+    let wait = "<tr><td>rank 0 (pid 100, host a)</td><td>rank 2</td><td>all_reduce #17</td>\
+                <td>world</td><td>15.0 s</td></tr>";
+    assert!(page.contains(wait), "{page}");
+    assert_eq!(page.matches("<rect class=\"done\"").count(), 4 * 16);
+    assert_eq!(page.matches("<rect class=\"running\"").count(), 3);
+    assert!(page.contains("<text class=\"culprit\" x=\"0\"") && page.contains(">rank 2</text>"));
+    assert_eq!(page.matches("class=\"culprit\"").count(), 1);
+}
+
+#[test]
+fn page_of_a_running_job_is_healthy_and_without_waits() {
+    let job = sample_job(&sample_dumps(2, |_, _| {}));
+    let page = html_page::page(&job, &diagnose(&job));
+    assert_well_formed(&page);
+    assert!(page.contains("<p class=\"verdict healthy\">no fault found in 2 dumps</p>"), "{page}");
+    assert!(!page.contains("Which rank waits"), "{page}");
+}
+
+#[test]
+fn texts_of_dumps_are_escaped_in_the_page() {
+    let dumps = sample_dumps(2, |rank, dump| {
+        dump.add_collective(1, rank, 17, "<script>alert('x')</script>", "a & \"b\"");
+    });
+    let job = sample_job(&dumps);
+    let page = html_page::page(&job, &diagnose(&job));
+    assert_well_formed(&page);
+    assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;"), "{page}");
+    assert!(page.contains("a &amp; &quot;b&quot;"), "{page}");
 }

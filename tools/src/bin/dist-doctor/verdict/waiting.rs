@@ -70,6 +70,44 @@ pub(super) fn find_wait_causes(job: &JobDumps, explained: &[bool]) -> Vec<Findin
     findings
 }
 
+/// A rank that waits for other ranks in an operation.
+#[derive(Debug)]
+pub(super) struct RankWait {
+    /// The index of the group in the job.
+    pub(super) group: usize,
+    pub(super) waiter: usize,
+    pub(super) awaited: BTreeSet<usize>,
+    pub(super) operation: String,
+    /// The start of the wait on the wall clock.
+    pub(super) since: u64,
+}
+
+/// Returns the waits of all ranks, in the order of their starts.
+pub(super) fn rank_waits(job: &JobDumps) -> Vec<RankWait> {
+    let mut graph = WaitGraph { job, edges: Vec::new(), processes_without_dump: HashMap::new() };
+    for number in 0..job.groups.len() {
+        graph.add_collectives(number);
+    }
+    if graph.edges.is_empty() {
+        (0..job.groups.len()).for_each(|number| graph.add_messages(number));
+    }
+    let mut waits: Vec<RankWait> = Vec::new();
+    for WaitEdge { group, waiter, awaited, entry, since, .. } in graph.edges {
+        let operation = entry.name();
+        let known = waits.iter_mut().find(|wait| {
+            (wait.group, wait.waiter) == (group, waiter) && wait.operation == operation
+        });
+        match known {
+            Some(wait) => _ = wait.awaited.insert(awaited),
+            None => {
+                waits.push(RankWait { group, waiter, awaited: [awaited].into(), operation, since })
+            }
+        }
+    }
+    waits.sort_by_key(|wait| (wait.since, wait.group, wait.waiter));
+    waits
+}
+
 /// Returns the operation that a rank has entered and that has not completed successfully.
 fn unfinished_call<'a>(
     job: &'a JobDumps,
