@@ -86,23 +86,28 @@ pub(crate) struct Options {
     /// Measure buffers at the offsets 0, 16, 32 and 64 in their pages. Messages: all pairs of the
     /// source's and the destination's offset. Collectives: rank 0 has one offset, all other ranks
     /// another, and one of both is 0
+    #[arg(hide_short_help = true)]
     #[arg(long, conflicts_with_all = ["buffers", "device", "tune", "against"])]
     offsets: bool,
 
     /// Put the buffers into GPU memory, over NCCL or staged through host memory (native). Rank R
     /// uses device R modulo the number of devices. Buffers are not rewritten between calls
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "BACKEND", conflicts_with_all = ["buffers", "mode", "peer", "limits"])]
     pub(crate) device: Option<DeviceBackend>,
 
     /// Whether each rank rewrites its buffer before each call
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', default_value = "rewritten")]
     mode: Vec<BufferMode>,
 
     /// Write results into separate buffers
+    #[arg(hide_short_help = true)]
     #[arg(long)]
     out_of_place: bool,
 
     /// Issue each call of libdist asynchronously, and wait for its work
+    #[arg(hide_short_help = true)]
     #[arg(long = "async")]
     asynchronous: bool,
 
@@ -110,9 +115,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peer: Vec<PeerLibrary>,
 
-    /// Compare with the dist-bench of another source tree (its release build must exist), of a
-    /// folder with this program, or at the path of a program. By default all operations, up to
-    /// 32 MiB, and 60 pairs. The exit status shows whether this tree is slower
+    /// Compare with the dist-bench of another source tree
+    ///
+    /// TREE is a source tree whose release build exists, a folder with this program, or the path
+    /// of a program. By default all operations, up to 32 MiB, and 60 pairs. The exit status shows
+    /// whether this tree is slower
     #[arg(long, value_name = "TREE")]
     #[arg(conflicts_with_all = ["peer", "limits", "tune", "report_from"])]
     pub(crate) against: Option<PathBuf>,
@@ -122,11 +129,14 @@ pub(crate) struct Options {
     pairs: Option<u16>,
 
     /// Calls per run [default: 1000 up to 8 KiB, fewer above]
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     calls: Option<u32>,
 
-    /// First measure the limits of the machine: rates of copies and sums, the latency of a cache
-    /// line between cores, and the latency of a wake-up
+    /// First measure the limits of the machine
+    ///
+    /// These are rates of copies and sums, the latency of a cache line between cores, and the
+    /// latency of a wake-up
     #[arg(long)]
     pub(crate) limits: bool,
 
@@ -149,18 +159,21 @@ pub(crate) struct Options {
 
     /// Write all tables into a Markdown file, between its lines <!-- dist-bench:begin --> and <!--
     /// dist-bench:end -->, and plots into docs/plots in the folder of the file
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 
     /// Do not measure: build the report from result files of --json. If several files have a cell,
     /// the last file counts
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "FILE,...", value_delimiter = ',', requires = "report")]
     #[arg(conflicts_with_all = ["ranks", "ops", "sizes", "peer", "limits", "quick", "json", "csv", "plot"])]
     pub(crate) report_from: Vec<PathBuf>,
 
-    /// Measure all algorithms of libdist in alternating runs, and write a tuning file (for
-    /// DIST_TUNING_FILE) with the algorithms that take at most 95 % of the time of the library's
-    /// own choice
+    /// Measure all algorithms of libdist, and write a tuning file (for DIST_TUNING_FILE)
+    ///
+    /// Runs alternate. The file has the algorithms that take at most 95 % of the time of the
+    /// library's own choice
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["peer", "limits", "device", "buffers", "mode", "json", "csv", "report"])]
     pub(crate) tune: Option<PathBuf>,

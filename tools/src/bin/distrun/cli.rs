@@ -62,18 +62,19 @@ pub(crate) struct Options {
 
     /// If true, ranks get their number on this node from LOCAL_RANK; if false, also from
     /// --local-rank=N as their last argument, as from torch.distributed.launch [default: true]
+    #[arg(hide_short_help = true)]
     #[arg(long, alias = "use_env", value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "true", default_missing_value = "true", hide_default_value = true)]
     #[arg(value_parser = torchrun::truth, action = clap::ArgAction::Set)]
     pub(crate) use_env: bool,
 
     /// Value of ROLE_NAME
-    #[arg(long, value_name = "NAME", default_value = "default")]
+    #[arg(long, value_name = "NAME", default_value = "default", hide_short_help = true)]
     pub(crate) role: String,
 
     /// Time between the signal that ends the ranks and SIGKILL [default: 1 after a failure, 10
     /// after a signal]
-    #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
+    #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS", hide_short_help = true)]
     pub(crate) shutdown_timeout: Option<u16>,
 
     /// File with the secret of the job's store, the same on every node, to which only its owner has
@@ -98,7 +99,7 @@ pub(crate) struct Options {
     pub(crate) redirects: Option<StreamSpec>,
 
     /// Local ranks whose output is forwarded, for example 0,1 [default: all]
-    #[arg(long, alias = "local_ranks_filter", value_name = "RANKS")]
+    #[arg(long, alias = "local_ranks_filter", value_name = "RANKS", hide_short_help = true)]
     pub(crate) local_ranks_filter: Option<LocalRankList>,
 
     #[command(flatten)]

@@ -23,38 +23,46 @@ fn parse_models(text: &str) -> Result<ModelSelection, String> {
 #[command(next_help_heading = "Training")]
 pub(crate) struct TrainingOptions {
     /// Measure the exposed communication of a training step, for the reducer of libdist and for
-    /// other libraries. The default takes about 8 minutes: model a, a sleep of 500 us per
+    /// other libraries
+    ///
+    /// The default takes about 8 minutes: model a, a sleep of 500 us per
     /// gradient, 2 ranks, all installed candidates
     #[arg(long)]
     #[arg(conflicts_with_all = ["peer", "limits", "tune", "against", "device", "csv", "plot", "ops", "sizes"])]
     pub(crate) training: bool,
 
     /// Models: a (200 x 512 KiB), b (ResNet-50), c (GPT-2 small), tiny (a functional check), or all
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',', default_value = "a")]
     #[arg(value_parser = parse_models, requires = "training")]
     model: Vec<ModelSelection>,
 
     /// How a rank computes a gradient
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_value = "sleep")]
     #[arg(requires = "training")]
     compute: Vec<ComputeKind>,
 
     /// Time to compute one gradient, in microseconds
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "500")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=1_000_000), requires = "training")]
     gradient_us: Vec<u32>,
 
     /// Let the last rank take 30 % longer for each gradient
+    #[arg(hide_short_help = true)]
     #[arg(long, requires = "training")]
     slow_rank: bool,
 
     /// Measured steps of each process group; it runs the same number without communication
     /// [default: 10, with --quick 3]
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "N", requires = "training")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     steps: Option<u16>,
 
     /// The candidates [default: all]
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "training")]
     candidates: Vec<Candidate>,
 }
