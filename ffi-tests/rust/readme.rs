@@ -1,10 +1,13 @@
 //! The tables of environment variables (`docs/environment.md`) and of status numbers
 //! (`docs/errors.md`) match the source, and the index of the examples matches the files on disk.
-//! The names in `docs/choosing.md` and `docs/c10d.md` exist.
+//! The names in `docs/choosing.md` and `docs/c10d.md` exist. Links lead to existing files and
+//! headings.
 #![allow(clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "readme/c10d_table.rs"]
 mod c10d_table;
+#[path = "readme/links.rs"]
+mod links;
 
 use std::collections::BTreeSet;
 use std::fs;

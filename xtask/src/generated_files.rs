@@ -1,11 +1,15 @@
-//! The files that are generated and also committed. They are the headers in `include/` (`cargo
-//! xtask header`), the interface for Python's ctypes in `python/src/libdist/` (`cargo xtask
-//! python`), and the table of supported features in `docs/backends.md` (`cargo xtask
-//! support-table`).
+//! The files that are generated and also committed:
 //!
-//! The package `dist-headers` generates the headers and the interface for Python from the source. A
-//! test program generates the table by asking the back ends. Other tests check that the committed
-//! files agree with the generated text.
+//! - the headers in `include/` (`cargo xtask header`),
+//! - the interface for Python's ctypes in `python/src/libdist/` (`cargo xtask python`),
+//! - the reference in `docs/reference` (`cargo xtask reference`),
+//! - the plots of the summary in `BENCHMARKS.md` (`cargo xtask plots`),
+//! - the table of supported features in `docs/backends.md` (`cargo xtask support-table`).
+//!
+//! The package `dist-headers` generates the headers and the interface for Python from the source.
+//! The package `dist-manual` generates the reference and the plots. A test program generates the
+//! table by asking the back ends. Other tests check that the committed files agree with the
+//! generated text.
 
 use crate::{Arguments, CommandResult, run, workspace};
 use std::fs;
@@ -17,18 +21,30 @@ const END: &str = "<!-- support:end -->";
 /// Generates the headers and writes the files that have changed.
 pub(crate) fn update_headers(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
-    run_generator(&[])
+    run_generator("dist-headers", &[])
 }
 
 /// Generates the interface for Python's ctypes and writes the files that have changed.
 pub(crate) fn update_python(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
-    run_generator(&["python"])
+    run_generator("dist-headers", &["python"])
 }
 
-fn run_generator(arguments: &[&str]) -> CommandResult {
+/// Generates the reference and writes the pages that have changed.
+pub(crate) fn update_reference(rest: &[String]) -> CommandResult {
+    Arguments::new(rest).finish()?;
+    run_generator("dist-manual", &["reference"])
+}
+
+/// Draws the plots of the summary in `BENCHMARKS.md`.
+pub(crate) fn update_plots(rest: &[String]) -> CommandResult {
+    Arguments::new(rest).finish()?;
+    run_generator("dist-manual", &["plots"])
+}
+
+fn run_generator(package: &str, arguments: &[&str]) -> CommandResult {
     let mut generator = workspace::cargo();
-    generator.args(["run", "--quiet", "--package", "dist-headers", "--"]).args(arguments);
+    generator.args(["run", "--quiet", "--package", package, "--"]).args(arguments);
     Ok(workspace::run_cargo_checked(&mut generator)?.success())
 }
 

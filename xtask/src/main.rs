@@ -19,6 +19,7 @@ mod conformance;
 mod cost;
 mod cross;
 mod demo;
+mod docs;
 mod examples;
 mod fuzz;
 mod generated_files;
@@ -92,6 +93,11 @@ tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the
                     standard library (rustup component add rust-src)
 header              write the headers in include/ from the source
 python              write the interface for Python's ctypes in python/src/libdist/ from the source
+reference           write the reference pages in docs/reference/ from the headers, the table of
+                    algorithms and the command lines of the programs
+plots               draw the plots of the summary in BENCHMARKS.md from the tables of the page
+docs                build the book from docs/ with mdBook, and check its links; build mdBook first
+                    if it is not installed
 support-table       write the table of operations that back ends support into docs/backends.md
 interop [--venv DIR] [--nccl FILE] [--only WORDS] [--no-install]
                     run torch's store clients on libdist's server, libdist's clients on torch's
@@ -159,6 +165,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
     };
     match command {
         "demo" => demo::main(rest),
+        "docs" => docs::main(rest),
         "test" => test::main(rest),
         "chaos" => chaos::main(rest),
         "fuzz" => fuzz::main(rest),
@@ -174,6 +181,8 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "wheel" => wheel::main(rest),
         "header" => generated_files::update_headers(rest),
         "python" => generated_files::update_python(rest),
+        "reference" => generated_files::update_reference(rest),
+        "plots" => generated_files::update_plots(rest),
         "support-table" => generated_files::update_support_table(rest),
         "integrations" => integrations::main(rest),
         "interop" => interop::main(rest),

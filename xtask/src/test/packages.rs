@@ -26,6 +26,10 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
             Ok(PASSED)
         }
     });
+    report.run_check("installed: manual pages, completions, documents", || match &prefix {
+        Some(prefix) => check_documents(prefix),
+        None => Ok(CheckVerdict::Skipped("the installed tree does not exist".into())),
+    });
     let installed = |check: &dyn Fn(&Path) -> CheckResult| match &prefix {
         Some(prefix) => check(prefix),
         None => Ok(CheckVerdict::Skipped("the installed tree does not exist".into())),
@@ -97,6 +101,32 @@ fn install() -> Result<PathBuf, String> {
     std::fs::rename(&first, &moved)
         .map_err(|cause| format!("cannot move the installed tree: {cause}"))?;
     Ok(moved)
+}
+
+/// Files of the documents, one of each kind.
+const DOCUMENT_FILES: &[&str] = &[
+    "man/man1/distrun.1",
+    "man/man1/dist-store-get.1",
+    "man/man3/dist_all_reduce.3",
+    "man/man3/libdist.3",
+    "bash-completion/completions/distrun",
+    "zsh/site-functions/_dist-bench",
+    "fish/vendor_completions.d/dist-doctor.fish",
+    "doc/dist/LICENSE",
+    "doc/dist/README.md",
+    "doc/dist/docs/tutorial.md",
+    "doc/dist/docs/reference/index.md",
+];
+
+/// Checks that the documents are installed.
+fn check_documents(prefix: &Path) -> CheckResult {
+    let share = prefix.join("share");
+    let missing: Vec<&str> =
+        DOCUMENT_FILES.iter().copied().filter(|name| !share.join(name).is_file()).collect();
+    match missing.as_slice() {
+        [] => Ok(PASSED),
+        missing => Err(format!("not installed: {}", missing.join(", "))),
+    }
 }
 
 /// Tests a project that uses the installed package.

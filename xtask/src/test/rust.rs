@@ -31,6 +31,12 @@ pub(super) fn run(report: &mut CheckReport) {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
         run_as_one_test(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
     });
+    report.run_check("book", || match crate::docs::build_if_possible()? {
+        true => Ok(PASSED),
+        false => Ok(CheckVerdict::Skipped(
+            "mdbook is not installed (`cargo xtask docs` builds it)".to_owned(),
+        )),
+    });
     report.run_check("dependencies", || {
         run_component("deny", &["deny", "check", "licenses", "bans", "sources"])
     });
