@@ -1,4 +1,5 @@
-"""Runs every block of docs/python.md, and those of docs/integrations.md that need only LightGBM.
+"""Runs every block of Python in README, docs/tutorial.md and docs/python.md. Also runs the blocks
+of docs/integrations.md that need only LightGBM.
 
 `blocks.py` describes the comments before the blocks.
 """
@@ -12,6 +13,7 @@ from blocks import blocks, check_block
 from support import REPOSITORY, distrun
 
 PAGE = REPOSITORY / "docs" / "python.md"
+FIRST_PAGES = (REPOSITORY / "README.md", REPOSITORY / "docs" / "tutorial.md")
 INTEGRATIONS = REPOSITORY / "docs" / "integrations.md"
 GATE = REPOSITORY / "xtask" / "src" / "test" / "python.rs"
 
@@ -24,6 +26,14 @@ class DocumentTest(unittest.TestCase):
         for number, (how, code) in enumerate(found):
             with self.subTest(block=number, how=how):
                 check_block(self, how, code)
+
+    def test_programs_for_beginners_run(self):
+        for page in FIRST_PAGES:
+            found = blocks(page, "python")
+            self.assertGreater(len(found), 0)
+            for number, (how, code) in enumerate(found):
+                with self.subTest(page=page.name, block=number, how=how):
+                    check_block(self, how, code)
 
     def test_every_block_with_lightgbm_runs(self):
         found = [it for it in blocks(INTEGRATIONS, "python") if it[0].get("with") == "lightgbm"]
