@@ -164,6 +164,10 @@ fn keys_are_listed_in_order_with_sizes() {
     assert_eq!(listed(&["b/"]), "         2  b/1\\n\n         2  b/2\n");
     assert_eq!(listed(&["b/", "--values"]), "         2  b/1\\n = z\\0\n         2  b/2 = xy\n");
     assert_eq!(listed(&["none"]), "");
+    let line = "{\"bytes\":2,\"key\":\"b/2\"}\n";
+    assert_eq!(listed(&["b/2", "--json"]), line);
+    let values = "{\"bytes\":0,\"key\":\"a\",\"value\":\"\"}\n";
+    assert_eq!(listed(&["a", "--json", "--values"]), values);
     assert_eq!(
         listed(&["--prefix", "b", "--values"]),
         "         2  1\\n = z\\0\n         2  2 = xy\n"
@@ -263,6 +267,14 @@ fn statistics_list_keys_and_joined_ranks() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(!text.contains("joined"), "{text}");
+    let value: serde_json::Value =
+        serde_json::from_str(&served.client_stdout(&["stats", "--json"])).unwrap();
+    assert_eq!((&value["keys"], &value["workers"]), (&4.into(), &0.into()), "{value}");
+    assert_eq!(value["largest"][0], serde_json::json!({"key": "large", "bytes": 5000}));
+    let group = &value["groups"][0];
+    assert_eq!((&group["name"], &group["size"]), (&"world".into(), &4.into()), "{value}");
+    assert_eq!(group["missing"], serde_json::json!([2]));
+    assert_eq!(group["arrived"][2], serde_json::json!({"rank": 3, "process": "pid 3, host h"}));
 }
 
 #[test]

@@ -284,6 +284,10 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     pub(crate) values: bool,
 
+    /// Print a JSON object for each key; keys and values are escaped
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) location: StoreLocation,
 }
@@ -310,6 +314,10 @@ pub(crate) struct WatchArgs {
 /// `dist-store stats`.
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) location: StoreLocation,
 }

@@ -4,6 +4,7 @@ use crate::client::{StoreClient, is_time_out};
 use crate::formatting::{escape_bytes, format_keys};
 use crate::{CommandResult, EXIT_TIMED_OUT, Failure, cli, print, report_error};
 use dist_tools::EXIT_FAILURE;
+use serde_json::json;
 use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -64,6 +65,13 @@ pub(crate) fn list(options: &cli::ListArgs) -> CommandResult {
     let keys = client.keys(options.start.as_bytes())?;
     client.for_each_value(&keys, |key, value| {
         let (size, key) = (value.len(), escape_bytes(key));
+        if options.json {
+            let mut object = json!({ "key": key, "bytes": size });
+            if options.values {
+                object["value"] = json!(escape_bytes(&value));
+            }
+            return print(format!("{object}\n"));
+        }
         if options.values {
             return print(format!("{size:>10}  {key} = {}\n", escape_bytes(&value)));
         }

@@ -8,6 +8,7 @@ use dist::api::membership::rendezvous::status::{
 };
 use dist::base::error::Result;
 use dist_tools::{count_text, ranges_text};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -22,32 +23,79 @@ const KEY_BYTES_SHOWN: usize = 128;
 
 pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
     let client = StoreClient::connect(&options.location)?;
-    let round_trip_time = measure_round_trip(&client)?;
-    print(format!("{}\n", client.store.describe()))?;
-    print(format!("connected in {}\n", format_duration(client.connect_time)))?;
-    print(format!("round trip {} (median of {PING_COUNT})\n", format_duration(round_trip_time)))?;
-    let joined = client.tcp.worker_count(&client.deadline())?;
-    if joined > 0 {
-        print(format!("clients that have joined as workers: {joined}\n"))?;
-    }
-    let keys = match client.keys(b"") {
-        Ok(keys) => keys,
-        Err(error) => {
-            // If the server replies to other requests, it is an older version of torch, which
-            // cannot list its keys.
-            let number = client.store.num_keys(&client.deadline()).map_err(|_| error)?;
-            print(format!("keys: {number} (this server cannot list them)\n"))?;
-            return Ok(0);
-        }
-    };
-    let contents = StoreContents::read(&client, &keys)?;
-    print(contents.format_summary())?;
-    let entries =
-        contents.rendezvous_entries.iter().map(|(key, value)| (key.as_slice(), value.as_slice()));
-    for group in rendezvous_statuses(entries) {
-        print(format_group(&group))?;
+    let report = StoreReport::read(&client)?;
+    if options.json {
+        print(format!("{:#}\n", report.json()))?;
+    } else {
+        print(report.text())?;
     }
     Ok(0)
+}
+
+/// The results of the command.
+struct StoreReport {
+    store: String,
+    connect_time: Duration,
+    round_trip_time: Duration,
+    /// The number of clients that have joined as workers.
+    workers: i64,
+    keys: i64,
+    /// `None` if the server cannot list its keys. This is so for older versions of torch.
+    contents: Option<StoreContents>,
+}
+
+impl StoreReport {
+    fn read(client: &StoreClient) -> std::result::Result<Self, Failure> {
+        let round_trip_time = measure_round_trip(client)?;
+        let workers = client.tcp.worker_count(&client.deadline())?;
+        let (keys, contents) = match client.keys(b"") {
+            Ok(keys) => (
+                i64::try_from(keys.len()).unwrap_or(i64::MAX),
+                Some(StoreContents::read(client, &keys)?),
+            ),
+            Err(error) => {
+                // If the server replies to other requests, it cannot list its keys.
+                let number = client.store.num_keys(&client.deadline()).map_err(|_| error)?;
+                (number, None)
+            }
+        };
+        let (store, connect_time) = (client.store.describe(), client.connect_time);
+        Ok(Self { store, connect_time, round_trip_time, workers, keys, contents })
+    }
+
+    fn text(&self) -> String {
+        let (connected, round_trip) =
+            (format_duration(self.connect_time), format_duration(self.round_trip_time));
+        let mut text = format!(
+            "{}\nconnected in {connected}\nround trip {round_trip} (median of {PING_COUNT})\n",
+            self.store
+        );
+        if self.workers > 0 {
+            text += &format!("clients that have joined as workers: {}\n", self.workers);
+        }
+        match &self.contents {
+            Some(contents) => {
+                text += &contents.format_summary();
+                contents.groups().iter().for_each(|group| text += &format_group(group));
+            }
+            None => text += &format!("keys: {} (this server cannot list them)\n", self.keys),
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let contents = self.contents.as_ref();
+        json!({
+            "store": self.store,
+            "connect_us": self.connect_time.as_secs_f64() * 1e6,
+            "round_trip_us": self.round_trip_time.as_secs_f64() * 1e6,
+            "workers": self.workers,
+            "keys": self.keys,
+            "value_bytes": contents.map(|contents| contents.bytes),
+            "largest": contents.map(StoreContents::largest_json),
+            "groups": contents.map(|it| it.groups().iter().map(group_json).collect::<Vec<_>>()),
+        })
+    }
 }
 
 /// Measures the median time of a CHECK without keys.
@@ -96,6 +144,17 @@ impl StoreContents {
         }
     }
 
+    /// Returns the groups whose ranks have left entries.
+    fn groups(&self) -> Vec<RendezvousStatus> {
+        let entries = self.rendezvous_entries.iter();
+        rendezvous_statuses(entries.map(|(key, value)| (key.as_slice(), value.as_slice())))
+    }
+
+    fn largest_json(&self) -> Value {
+        let largest = self.largest.iter();
+        largest.map(|(size, key)| json!({ "key": escape_bytes(key), "bytes": size })).collect()
+    }
+
     fn format_summary(&self) -> String {
         let (keys, bytes) = (count_text(self.keys, "key"), count_text(self.bytes, "byte"));
         let mut text = format!("{keys} with {bytes} of values\n");
@@ -107,6 +166,23 @@ impl StoreContents {
         }
         text
     }
+}
+
+/// Returns which ranks of a group have arrived, for programs.
+fn group_json(group: &RendezvousStatus) -> Value {
+    let arrived = group.arrived.iter();
+    json!({
+        "name": group.group,
+        "prefix": group.prefix,
+        // 0 if no rank's entry is readable.
+        "size": group.size,
+        "complete": group.is_complete,
+        "arrived": arrived
+            .map(|(rank, process)| json!({ "rank": rank, "process": process }))
+            .collect::<Vec<_>>(),
+        "missing": group.missing(),
+        "problems": group.problems,
+    })
 }
 
 /// Formats which ranks of a group have arrived at the rendezvous, and the problems of the group.
