@@ -15,6 +15,7 @@
 pub mod blocked_thread;
 pub mod doorbell;
 mod futex_word;
+mod growing_pause;
 pub mod io;
 pub mod policy;
 pub mod poll_backoff;

@@ -7,7 +7,8 @@
 //! 3. **Sleep**: the waiter sleeps on its doorbell, or between polls if it has no doorbell.
 //!
 //! [`WaitPolicy`] has the length of the phases. [`super::spin_history`] decides whether a waiter
-//! skips the spin phase, and [`super::yield_history`] whether it skips the yield phase. Each loop in this file ends after a number of polls or a length of time.
+//! skips the spin phase, and [`super::yield_history`] whether it skips the yield phase. Each loop
+//! in this file ends after a number of polls or a length of time.
 
 use super::yield_history;
 use crate::base::processor::load_fence;

@@ -6,13 +6,14 @@
 //! - The awaited thread needs this core. Spinning keeps that thread from running.
 //! - The awaited thread is slow. The spin is wasted.
 //!
-//! When spins have failed, a pause begins ([`SpinPause`]): the next 16 waits skip the spin. If a
+//! When spins have failed, a pause begins ([`GrowingPause`]): the next 16 waits skip the spin. If a
 //! spin fails again after the pause, the next pause has 32 waits, and so on up to 1024. A
 //! successful spin ends the series. For sockets, the pauses have 8 to 512 waits.
 //!
 //! [`wait_until`](super::wait_until) has one history per thread. A wait on a socket has a history
 //! of its own ([`AdaptiveSpin`]), because a different thread answers there.
 
+use super::growing_pause::GrowingPause;
 use super::policy::{SpinLimit, spin_for, yield_until};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -21,38 +22,9 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: u32 = 16;
 /// The length of a socket's first pause, in waits.
 const FIRST_SOCKET_PAUSE: u32 = 8;
-/// The longest pause is this many times as long as the first one.
-const MAX_PAUSE_FACTOR: u32 = 64;
-
-/// A pause: a number of waits that skip the spin. `FIRST` is the length of the first pause.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SpinPause<const FIRST: u32> {
-    /// The length of the next pause, in waits.
-    next_len: u32,
-    /// The number of waits that the current pause still has.
-    left: u32,
-}
-
-impl<const FIRST: u32> SpinPause<FIRST> {
-    pub(super) const NONE: Self = Self { next_len: FIRST, left: 0 };
-    /// The length of the longest pause, in waits.
-    const MAX: u32 = FIRST * MAX_PAUSE_FACTOR;
-
-    /// Counts a wait. Returns false if the wait skips the spin.
-    pub(super) fn begin_wait(&mut self) -> bool {
-        let may_spin = self.left == 0;
-        self.left = self.left.saturating_sub(1);
-        may_spin
-    }
-
-    /// Begins a pause. Each pause is twice as long as the previous one.
-    pub(super) fn begin(&mut self) {
-        *self = Self { next_len: (2 * self.next_len).min(Self::MAX), left: self.next_len };
-    }
-}
 
 thread_local! {
-    static THREAD_PAUSE: Cell<SpinPause<FIRST_PAUSE>> = const { Cell::new(SpinPause::NONE) };
+    static THREAD_PAUSE: Cell<GrowingPause<FIRST_PAUSE>> = const { Cell::new(GrowingPause::NONE) };
 }
 
 /// If the awaited value comes after at most this number of yields, the awaited thread shares this
@@ -72,7 +44,7 @@ pub(super) fn may_spin() -> bool {
 
 /// Records that a spin succeeded.
 pub(super) fn record_success() {
-    THREAD_PAUSE.set(SpinPause::NONE);
+    THREAD_PAUSE.set(GrowingPause::NONE);
 }
 
 /// Records that a spin failed, and that the value was then found after `yields` yields. After one
@@ -110,12 +82,12 @@ pub struct AdaptiveSpin {
     /// Whether the awaited thread recently needed this core.
     shares_core: bool,
     failed_spins: u32,
-    pause: SpinPause<FIRST_SOCKET_PAUSE>,
+    pause: GrowingPause<FIRST_SOCKET_PAUSE>,
 }
 
 impl Default for AdaptiveSpin {
     fn default() -> Self {
-        Self { shares_core: false, failed_spins: 0, pause: SpinPause::NONE }
+        Self { shares_core: false, failed_spins: 0, pause: GrowingPause::NONE }
     }
 }
 
@@ -159,7 +131,7 @@ impl AdaptiveSpin {
         };
         if found.is_some() && started.elapsed() < INTERRUPTED_AFTER {
             self.failed_spins = 0;
-            self.pause = SpinPause::NONE;
+            self.pause = GrowingPause::NONE;
         } else {
             self.record_failed_spin();
         }
@@ -193,7 +165,7 @@ mod tests {
         record_failed_spin(FEW_YIELDS);
         assert_eq!(spins(2 * FIRST_PAUSE), 0);
         (0..20).for_each(|_| record_failed_spin(1));
-        assert_eq!(spins(SpinPause::<FIRST_PAUSE>::MAX), 0);
+        assert_eq!(spins(GrowingPause::<FIRST_PAUSE>::MAX), 0);
         // The thread has its core for itself again.
         assert_eq!(spins(1), 1);
         record_success();
@@ -221,7 +193,7 @@ mod tests {
         while spin.try_spin(|| Some(())).is_none() {
             waits += 1;
         }
-        assert!(waits <= SpinPause::<FIRST_SOCKET_PAUSE>::MAX, "{waits}");
+        assert!(waits <= GrowingPause::<FIRST_SOCKET_PAUSE>::MAX, "{waits}");
         assert_eq!(spin.try_spin(|| Some(7)), Some(7));
     }
 

@@ -7,7 +7,7 @@
 //! After the pause, the thread tries again, and each further long yield doubles the pause, up to
 //! 1024 waits. A yield of normal length ends the series.
 
-use super::spin_history::SpinPause;
+use super::growing_pause::GrowingPause;
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 const LONG_YIELD: Duration = Duration::from_micros(700);
 
 thread_local! {
-    static PAUSE: Cell<SpinPause<16>> = const { Cell::new(SpinPause::NONE) };
+    static PAUSE: Cell<GrowingPause<16>> = const { Cell::new(GrowingPause::NONE) };
 }
 
 /// Returns true if the thread should yield in the wait that starts.
@@ -32,7 +32,7 @@ pub(super) fn may_yield() -> bool {
 /// Records the length of a yield.
 pub(super) fn record(length: Duration) {
     if length < LONG_YIELD {
-        PAUSE.set(SpinPause::NONE);
+        PAUSE.set(GrowingPause::NONE);
         return;
     }
     let mut pause = PAUSE.get();

@@ -2,6 +2,7 @@
 //! completion callbacks, and completion events.
 
 pub mod callbacks;
+mod device_wait;
 mod events;
 pub mod handle;
 pub mod issue;

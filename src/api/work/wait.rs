@@ -9,35 +9,15 @@ use crate::api::group::process_group::Group;
 use crate::api::observe::deadlock::{AwaitedWork, AwaitedWorkKind, BlockedCallGuard, ListedWork};
 use crate::api::observe::recorder;
 use crate::api::work::callbacks;
+use crate::api::work::device_wait::DeviceWait;
 use crate::api::work::handle::{IssueInfo, Work, WorkKind};
 use crate::api::work::progress::WorkProgress;
-use crate::api::work::queue::RunQueue;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
-use crate::base::gpu::EnqueuedOperation;
 use crate::base::log::LogLevel;
 use crate::transport::PointToPoint;
 use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
 use std::sync::Arc;
-
-/// A wait for the completion of an operation on its device.
-#[derive(Clone, Debug)]
-pub(super) struct DeviceWait {
-    completion: Arc<dyn EnqueuedOperation>,
-    /// The queue of the group.
-    queue: Arc<RunQueue>,
-    issue: IssueInfo,
-    kind: AwaitedWorkKind,
-}
-
-impl DeviceWait {
-    /// Marks that the thread begins this wait, for the search for deadlocks.
-    fn begin(&self, limit: &Deadline) -> BlockedCallGuard {
-        let IssueInfo { sequence, deadline } = self.issue;
-        let work = AwaitedWork { kind: self.kind, deadlines: [deadline, *limit] };
-        BlockedCallGuard::work(Arc::as_ptr(&self.queue).addr(), sequence, work)
-    }
-}
 
 impl Work {
     /// Waits until the work has ended or the limit has passed. While it waits, the thread runs
@@ -151,8 +131,9 @@ impl Work {
             WorkKind::Batch => return None,
         };
         let completion = Arc::clone(self.device_completion().get()?);
-        let issue = *self.issue_info.get()?;
-        Some(DeviceWait { completion, queue: Arc::clone(&self.queue), issue, kind })
+        let IssueInfo { sequence, deadline } = *self.issue_info.get()?;
+        let queue = Arc::clone(&self.queue);
+        Some(DeviceWait { completion, queue, sequence, deadline, kind })
     }
 
     /// Describes the work as a part of a wait for any of several works.

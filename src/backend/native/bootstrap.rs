@@ -223,8 +223,8 @@ impl CmaCapability {
 }
 
 impl NativeGroupPlan {
-    /// Returns the plan for the ranks that can share memory, and the segment of this rank's node, if
-    /// this rank has created it.
+    /// Returns the plan for the ranks that can share memory, and the segment of this rank's node,
+    /// if this rank has created it.
     fn agree(
         context: &GroupContext<'_>,
         infos: &[NativePeerInfo],

@@ -1,7 +1,7 @@
 //! The record of a blocked process, as it is stored for the other processes.
 
 use super::awaited_ranks::{AwaitedRanks, awaited_ranks};
-use super::needs::MessageMemory;
+use super::message_memory::MessageMemory;
 use crate::api::observe::recorder::OpenGroup;
 use crate::base::ids::Rank;
 use crate::transport::{MessageCounts, MessageTraffic, PeerTag};

@@ -55,6 +55,7 @@ mod blocked_calls;
 mod blocked_record;
 mod detector;
 mod examination;
+mod message_memory;
 mod needs;
 mod own_state;
 #[cfg(test)]

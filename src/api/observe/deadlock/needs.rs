@@ -2,6 +2,7 @@
 //! it has not done this.
 
 use super::blocked_record::BlockedRecord;
+use super::message_memory::MessageMemory;
 use crate::api::observe::operation_details::CallSizes;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::ids::{Rank, WorldSize};
@@ -10,9 +11,9 @@ use crate::transport::{
 };
 use std::time::Instant;
 
-/// The maximum number of bytes that NCCL may copy to its buffers before the peer receives. A send of
-/// at most this length may wait only for earlier work of its stream, and then end without the peer.
-/// NCCL has at most 64 channels with 4 MiB each, unless `NCCL_BUFFSIZE` is larger.
+/// The maximum number of bytes that NCCL may copy to its buffers before the peer receives. A send
+/// of at most this length may wait only for earlier work of its stream, and then end without the
+/// peer. NCCL has at most 64 channels with 4 MiB each, unless `NCCL_BUFFSIZE` is larger.
 const MAX_BUFFERED_BYTES: usize = 256 << 20;
 
 /// A call that a process must make. Without it, or without one of its alternatives, the blocked
@@ -28,14 +29,6 @@ pub(super) struct RankNeed {
     /// The rank of the process in the group of the blocked call.
     pub(super) rank: Rank,
     pub(super) call: NeededCall,
-}
-
-/// The memory of a message. Messages in host memory never match messages in device memory, so the
-/// two are counted separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MessageMemory {
-    Host,
-    Device,
 }
 
 /// The call that a process must make.
@@ -86,7 +79,8 @@ impl Need {
         Self::any_message(ranks, None, traffic, MessageMemory::Host)
     }
 
-    /// As [`Need::message_of_any`], with a tag. The tag counts only for engines that count messages.
+    /// As [`Need::message_of_any`], with a tag. The tag counts only for engines that count
+    /// messages.
     fn any_message(
         ranks: impl Iterator<Item = Rank>,
         tag: Option<u32>,

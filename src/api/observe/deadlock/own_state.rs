@@ -3,9 +3,10 @@
 use super::awaited_ranks::{AwaitedRanksReport, awaited_ranks};
 use super::blocked_calls::{AwaitedOperation, BlockedCall, CallBranches, PublishedNeeds};
 use super::blocked_record::GroupSnapshot;
+use super::message_memory::MessageMemory;
 use super::needs::{
-    CallerRank, MessageMemory, Need, NeededCall, RankNeed, needs_of_collective,
-    needs_of_enqueued_message, needs_of_message,
+    CallerRank, Need, NeededCall, RankNeed, needs_of_collective, needs_of_enqueued_message,
+    needs_of_message,
 };
 use crate::api::observe::recorder::{self, EntrySnapshot, OpenGroup};
 use crate::backend::{DeviceBackend, DevicePointToPoint};

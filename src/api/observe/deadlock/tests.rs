@@ -3,9 +3,10 @@
 use super::awaited_ranks::{AwaitedRanks, awaited_ranks, record_awaited_ranks};
 use super::blocked_calls::next_wait;
 use super::blocked_record::{BlockedRecord, GroupSnapshot, WaitBranch, WaitEdge, WaitId};
+use super::message_memory::MessageMemory;
 use super::needs::{
-    CallerRank, MessageMemory, Need, NeededCall, RankNeed, needs_of_collective,
-    needs_of_enqueued_message, needs_of_message,
+    CallerRank, Need, NeededCall, RankNeed, needs_of_collective, needs_of_enqueued_message,
+    needs_of_message,
 };
 use super::wait_graph::{ClosedWait, describe_deadlock, find_deadlock};
 use crate::api::observe::operation_details::CallSizes;

@@ -52,6 +52,7 @@
 //! * If a blocking caller stops waiting for its turn, its turn never ends. Then the group has
 //!   failed. The later jobs do not run, but end with the group's failure.
 
+mod enqueued_messages;
 mod issue_counter;
 mod job;
 mod turns;
@@ -74,7 +75,7 @@ use crate::process::thread;
 use crate::wait::blocked_thread::BlockedWatch;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until, wait_until_watched};
-use issue_counter::EnqueuedMessages;
+use enqueued_messages::EnqueuedMessages;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
