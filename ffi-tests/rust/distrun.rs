@@ -65,6 +65,7 @@ fn ranks_get_the_environment_that_torchrun_gives() {
             "TORCHELASTIC_MAX_RESTARTS=0",
             "TORCHELASTIC_USE_AGENT_STORE=True",
             "OMP_NUM_THREADS=1",
+            "DIST_LOG_LEVEL=WARN",
             "OF_THE_USER=kept",
             "NCCL_DEBUG=INFO",
             "NCCL_DEBUG_SUBSYS=INIT,NET",
@@ -74,6 +75,17 @@ fn ranks_get_the_environment_that_torchrun_gives() {
         for name in ["MASTER_PORT=", "TORCHELASTIC_RUN_ID=", "TORCHELASTIC_ERROR_FILE=/"] {
             assert!(lines.iter().any(|line| line.starts_with(name)), "{rank}: {name}");
         }
+    }
+}
+
+#[test]
+fn settings_of_the_user_replace_the_defaults_of_ranks() {
+    let ended = start_with(&["env"], |command| {
+        command.env("DIST_DEBUG_LEVEL", "INFO").env("DIST_FLIGHT_RECORDER_TRIGGER", "/tmp/now");
+    })
+    .wait();
+    for name in ["DIST_LOG_LEVEL=", "DIST_FLIGHT_RECORDER_FILE="] {
+        assert!(!ended.stdout.contains(name), "{}", ended.stdout);
     }
 }
 

@@ -10,11 +10,12 @@ mod worker;
 
 use dist::ffi::types::{DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 use harness::TestJob;
-use program_paths::DIST_DOCTOR;
+use program_paths::{DIST_DOCTOR, DISTRUN};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A folder for the dumps of one job.
 struct DumpFolder {
@@ -121,6 +122,89 @@ impl Drop for DumpFolder {
         }
         drop(fs::remove_dir_all(&self.folder));
     }
+}
+
+/// Runs dist-doctor on running processes until it names a culprit, and returns its output.
+fn diagnose_running(job: &mut TestJob, pids: &[u32]) -> String {
+    let mut output = String::new();
+    job.wait_until("the verdict about the running processes", |_| {
+        let mut command = Command::new(DIST_DOCTOR);
+        command.arg("--pid").args(pids.iter().map(u32::to_string));
+        let ended = command.output().unwrap();
+        output = String::from_utf8(ended.stdout).unwrap();
+        ended.status.code() == Some(1) && output.contains("never entered")
+    });
+    output
+}
+
+#[test]
+fn running_job_without_a_variable_is_explained() {
+    let call = "all_reduce f32 SUM 10";
+    let mut job = TestJob::without_launcher(3, |rank| match rank {
+        2 => format!("init\nbarrier\ngate end\n{call}\nfinalize\nleaks\n"),
+        _ => format!("init\nbarrier\n{call}\nfinalize\nleaks\n"),
+    });
+    job.await_report("2", "at end");
+    let pids = ["0", "1", "2"].map(|name| job.pid(name));
+    let output = diagnose_running(&mut job, &pids);
+    job.open_gate("end");
+    let ended = job.finish();
+    let verdict = output.lines().next().unwrap();
+    assert!(verdict.starts_with(&format!("rank 2 (pid {}, host ", pids[2])), "{output}");
+    assert!(verdict.contains("never entered all_reduce #2 (f32, SUM, count 10)"), "{output}");
+    for name in ["DIST_LOG_LEVEL=", "DIST_FLIGHT_RECORDER_FILE=", "DIST_FLIGHT_RECORDER_TRIGGER="] {
+        assert!(output.contains(&format!("\nnote: for the next run: {name}")), "{output}");
+    }
+    for name in ["0", "1", "2"] {
+        ended.report(name, "leaks").assert_succeeded();
+    }
+}
+
+#[test]
+fn hang_under_distrun_explains_itself_within_31_s() {
+    let program = "init\nbarrier\nif * 2 gate end\nall_reduce f32 SUM 10\nfinalize\nexit 0\n";
+    let mut job = TestJob::new();
+    let mut command = Command::new(DISTRUN);
+    command.args(["--nproc-per-node", "3"]);
+    job.start_under("distrun", command, program);
+    job.await_report("2", "at end");
+    let began = Instant::now();
+    let rank = job.pid("2");
+    let status = fs::read_to_string(format!("/proc/{rank}/status")).unwrap();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    let launcher: u32 = parent.trim().parse().unwrap();
+    let output = diagnose_running(&mut job, &[launcher]);
+    let line = "has waited 30 s for rank 2 (pid ";
+    job.wait_until("the line about the wait", |job| job.stderr_text("distrun").contains(line));
+    let took = began.elapsed();
+    job.open_gate("end");
+    let ended = job.finish();
+    assert!(output.starts_with("rank 2 (pid "), "{output}");
+    // A second is left for a busy machine.
+    assert!(took < Duration::from_secs(32), "{took:?}");
+    let errors = ended.stderr_text("distrun");
+    let explains = |line: &str| line.contains("all_reduce #2") && line.contains("last finished");
+    assert!(errors.lines().any(explains), "{errors}");
+    assert_eq!(ended.exit_status("distrun"), 0, "{errors}");
+}
+
+#[test]
+fn failed_job_under_distrun_leaves_dumps() {
+    let program = "init\nbarrier\nif * 1 exit 3\nall_reduce f32 SUM 10\nexit 1\n";
+    let logs = DumpFolder::new();
+    let mut job = TestJob::new();
+    let mut command = Command::new(DISTRUN);
+    command.args(["--nproc-per-node", "3", "--log-dir", &logs.path("")]);
+    job.start_under("distrun", command, program);
+    let ended = job.finish();
+    let errors = ended.stderr_text("distrun");
+    let prefix = logs.path("flight_recorder_");
+    assert!(errors.contains(&format!("dist-doctor {prefix}\n")), "{errors}");
+    let mut command = Command::new(DIST_DOCTOR);
+    let output = command.arg(&prefix).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("rank 1 (pid "), "{text}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ variables! {
         "Default deadline of an operation in milliseconds, if the options name none; -1 for no deadline, 0 for the default.";
     CONNECT_TIMEOUT_MS = "DIST_CONNECT_TIMEOUT_MS", "user", "300000",
         "Deadline of initialisation in milliseconds, if the options name none; -1 for no deadline, 0 for the default.";
-    LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
+    LOG_LEVEL = "DIST_LOG_LEVEL", "user, distrun", "OFF; WARN under distrun",
         "OFF, ERROR, WARN, INFO, DEBUG or TRACE; lines go to standard error or the log callback.";
     TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none",
         "The same with torch's level names, where DIST_LOG_LEVEL is not set: INFO, WARNING, ERROR, FATAL, or their \
@@ -92,7 +92,7 @@ variables! {
         "Paths of shared objects with back ends, separated by `:`; loaded when a group requests an unknown back end.";
     MPI_PLUGIN = "DIST_MPI_PLUGIN", "user", "automatic search",
         "The path of the plug-in for the back end `mpi`: libdist_mpi_openmpi.so or libdist_mpi_mpich.so (docs/mpi.md).";
-    RECORDER_FILE = "DIST_FLIGHT_RECORDER_FILE", "user", "none",
+    RECORDER_FILE = "DIST_FLIGHT_RECORDER_FILE", "user, distrun", "none; a folder of the job under distrun",
         "The prefix of the file to which each rank writes the flight recorder's dump when a group fails: with `/tmp/fr_`, rank 3 writes `/tmp/fr_3.json`. For dist-doctor.";
     TORCH_RECORDER_FILE = "TORCH_FR_DUMP_TEMP_FILE", "user", "none",
         "The same, where DIST_FLIGHT_RECORDER_FILE is not set; the name ends with the rank, without `.json`.";

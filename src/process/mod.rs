@@ -11,6 +11,7 @@
 //! | [`forked_children`] | forks of this process that each run a function and end together |
 //! | [`child_result`] | the result of a forked child for its parent |
 //! | [`descriptor`] | new descriptors above the standard streams |
+//! | [`request_socket`] | gives a text about this process to programs of the same user |
 //! | [`this_process`] | properties of this process and its host |
 //! | [`thread`] | starts and recognises threads of the library |
 //! | [`library`] | loads and lists shared objects (dynamic libraries) |
@@ -39,6 +40,7 @@ pub mod forked_children;
 pub mod guardian;
 pub mod library;
 pub mod process_exit;
+pub mod request_socket;
 pub mod supervise;
 pub mod this_process;
 pub mod thread;

@@ -23,9 +23,19 @@ impl SharedFiles {
         let mut leftovers: Vec<String> =
             living.iter().map(|pid| format!("process {pid}")).collect();
         leftovers.extend(shared_files().difference(&self.files).cloned());
-        leftovers.extend(entries(&folder.join("tmp")).map(|name| format!("TMPDIR/{name}")));
+        let temporary = folder.join("tmp");
+        let files = entries(&temporary).filter(|name| !is_dump_folder(&temporary.join(name)));
+        leftovers.extend(files.map(|name| format!("TMPDIR/{name}")));
         leftovers
     }
+}
+
+/// Returns true for a folder in which distrun keeps the dumps of a failed job.
+fn is_dump_folder(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("distrun-"))
+        && entries(path).count() > 0
+        && entries(path).all(|name| name.starts_with("flight_recorder_"))
 }
 
 fn entries(folder: &Path) -> impl Iterator<Item = String> {

@@ -15,6 +15,7 @@
 
 use super::dump::{DumpReason, dump};
 use super::groups::{self, NewGroup};
+use super::request_socket::RequestSocketUse;
 use crate::base::config::{self, EnvVariable};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
@@ -126,6 +127,8 @@ pub(in crate::api) fn read_dump_environment() -> Result<()> {
 #[derive(Debug)]
 pub(in crate::api) struct RecorderMembership {
     number: u64,
+    /// `None` for a group of one rank, which waits for no other rank.
+    _request_socket: Option<RequestSocketUse>,
 }
 
 impl RecorderMembership {
@@ -135,7 +138,8 @@ impl RecorderMembership {
         if is_listed {
             add_group();
         }
-        Self { number }
+        let _request_socket = (new.global_ranks.len() > 1).then(RequestSocketUse::new);
+        Self { number, _request_socket }
     }
 }
 

@@ -24,6 +24,7 @@
 //! | `snapshot` | a consistent copy of an entry |
 //! | `groups` | the list of groups, with their members and failures |
 //! | `dump` | the whole dump as JSON |
+//! | `request_socket` | the socket at which `dist-doctor --pid` gets a dump |
 //! | `dump_files` | the files of dumps, written at failures and on a trigger |
 
 mod details;
@@ -34,6 +35,7 @@ mod entries;
 mod groups;
 mod message_words;
 mod record;
+mod request_socket;
 mod ring;
 mod snapshot;
 

@@ -10,6 +10,8 @@ Dumps:
   when one of its groups fails (rank 3 writes PREFIX3.json). If DIST_FLIGHT_RECORDER_TRIGGER=PATH is
   set too, it also writes them when the file PATH appears: \"touch PATH\" makes every rank of a
   hanging job write its dump. A program can also write the text from dist_flight_recorder_dump.
+  --pid asks running processes, which need none of these variables. Each process that is in a group
+  answers programs of the same user and of root, in the same network namespace (container).
 
 Exit statuses:
   0    no fault found
@@ -21,6 +23,9 @@ Examples:
     dist-doctor /tmp/fr_
     dist-doctor /tmp/dumps/
     dist-doctor fr_0.json fr_1.json fr_2.json
+  Diagnose a hanging job of this host, by the launcher or by the ranks:
+    dist-doctor --pid $(pidof distrun)
+    dist-doctor --pid 4711 4712 4713
   Print the verdict as JSON:
     dist-doctor --json /tmp/fr_
   Write a page with the operations of all ranks over time:
@@ -59,6 +64,11 @@ pub(crate) struct VerdictOptions {
     #[arg(value_name = "FILE|FOLDER|PREFIX")]
     pub(crate) inputs: Vec<OsString>,
 
+    /// Running processes of this user, in place of dumps: the ranks of this host, or their
+    /// launcher. They need no variable
+    #[arg(long = "pid", value_name = "PID", num_args = 1.., conflicts_with = "inputs")]
+    pub(crate) pids: Vec<u32>,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -95,6 +105,8 @@ mod tests {
             assert_eq!(verdict.inputs, ["a", "b"]);
             assert!(verdict.json);
         }
+        assert_eq!(parse("dist-doctor --pid 17 18 --json").unwrap().pids, [17, 18]);
+        assert_eq!(parse("dist-doctor --pid 17 --pid 18").unwrap().pids, [17, 18]);
         assert_eq!(parse("dist-doctor a --jso").unwrap_err().exit_code(), 2);
     }
 }

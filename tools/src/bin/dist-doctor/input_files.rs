@@ -19,13 +19,12 @@ const MAX_FILE_BYTES: u64 = 8 << 20;
 /// The largest number of files that are read.
 const MAX_FILES: usize = 1 << 16;
 
-/// The dumps (flight recorder contents of one process each) that were read, and the files that
-/// could not be used.
-#[derive(Debug)]
+/// The dumps (flight recorder contents of one process each) that were read.
+#[derive(Debug, Default)]
 pub(crate) struct LoadedDumps {
     pub(crate) dumps: Vec<Dump>,
-    /// The skipped files, each with the reason.
-    pub(crate) skipped_files: Vec<String>,
+    /// Notes for the user, for example about the files that could not be used.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Reads all dumps that the inputs name.
@@ -34,8 +33,8 @@ pub(crate) struct LoadedDumps {
 /// The message if an input has no matching file, or if there is no dump at all.
 pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
     if inputs.is_empty() {
-        let message =
-            "no dumps named: name files, a folder, or the common prefix of their names (--help)";
+        let message = "no dumps named: name files, a folder, the common prefix of their names, or processes by \
+             --pid (--help)";
         return Err(Failure::usage(message));
     }
     let mut files = BTreeSet::new();
@@ -47,14 +46,14 @@ pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
         let message = format!("{} files exceed the limit of {MAX_FILES} files", files.len());
         return Err(Failure::usage(message));
     }
-    let mut loaded = LoadedDumps { dumps: Vec::new(), skipped_files: Vec::new() };
+    let mut loaded = LoadedDumps::default();
     for file in &files {
         match read_dump(file) {
             Ok(dump) => loaded.dumps.push(dump),
             Err(problem) => {
-                let problem = format!("{}: {problem}", file.display());
-                report_error(&format!("{problem}; the file is skipped"));
-                loaded.skipped_files.push(problem);
+                let problem = format!("{}: {problem}; the file is skipped", file.display());
+                report_error(&problem);
+                loaded.notes.push(problem);
             }
         }
     }
@@ -179,10 +178,10 @@ mod tests {
             |found: &LoadedDumps| found.dumps.iter().map(|dump| dump.rank).collect::<Vec<_>>();
         let all = folder.read("").unwrap();
         assert_eq!(ranks(&all), [Some(0), Some(1), Some(2)]);
-        assert!(all.skipped_files[0].contains("fr_x.json: truncated"), "{all:?}");
+        assert!(all.notes[0].contains("fr_x.json: truncated"), "{all:?}");
         let by_prefix = folder.read("fr_").unwrap();
         assert_eq!(ranks(&by_prefix), [Some(0), Some(1), Some(2)]);
-        assert!(by_prefix.skipped_files.is_empty());
+        assert!(by_prefix.notes.is_empty());
         assert_eq!(ranks(&folder.read("fr_2").unwrap()), [Some(2)]);
     }
 

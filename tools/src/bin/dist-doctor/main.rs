@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `input_files` | finding the input files, and reading them with bounds |
+//! | `running` | the dumps of running processes |
 //! | `recorder_dump` | parsing and checking one dump |
 //! | `job` | the dumps of all ranks, combined by group |
 //! | `verdict` | the diagnosis from the dumps |
@@ -18,6 +19,7 @@ mod cli;
 mod input_files;
 mod job;
 mod recorder_dump;
+mod running;
 #[cfg(test)]
 mod sample_dumps;
 mod text;

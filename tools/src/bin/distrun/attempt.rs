@@ -116,8 +116,25 @@ impl JobPlan<'_> {
             ("TORCHELASTIC_RUN_ID", self.run_id.clone()),
             ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
         ];
-        if local_size > 1 && config::read_text(OMP_NUM_THREADS)?.is_none() {
+        if local_size > 1 && is_unset(&[OMP_NUM_THREADS])? {
             variables.push((OMP_NUM_THREADS.name, "1".to_owned()));
+        }
+        // By default, a job explains a hang and a failure.
+        let log_variables =
+            [config::LOG_LEVEL, config::TORCH_LOG_LEVEL, config::DEBUG_LEVEL, config::TORCH_DEBUG];
+        if is_unset(&log_variables)? {
+            variables.push((config::LOG_LEVEL.name, "WARN".to_owned()));
+        }
+        let dump_variables = [
+            config::RECORDER_FILE,
+            config::TORCH_RECORDER_FILE,
+            config::TORCH_NCCL_RECORDER_FILE,
+            config::RECORDER_TRIGGER,
+        ];
+        if is_unset(&dump_variables)?
+            && let Some(prefix) = self.errors.dump_prefix().to_str()
+        {
+            variables.push((config::RECORDER_FILE.name, prefix.to_owned()));
         }
         Ok(variables)
     }
@@ -163,6 +180,16 @@ impl JobPlan<'_> {
             }
         }
     }
+}
+
+/// Returns true if the user has set none of these variables.
+fn is_unset(variables: &[EnvVariable]) -> Result<bool, Failure> {
+    for &variable in variables {
+        if config::read_text(variable)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl JobAttempt {

@@ -1,5 +1,6 @@
 //! The error files. Each rank gets the path of a file, and writes its error there before it exits.
-//! distrun reads the file for its report.
+//! distrun reads the file for its report. The folder of these files also gets the dumps that the
+//! ranks write when a group fails, unless the user has chosen another place for them.
 //!
 //! A rank may write anything to its file. So the reader limits the number of bytes, and accepts
 //! files that are not well-formed.
@@ -18,11 +19,16 @@ const MAX_ERROR_FILE_BYTES: usize = 256 << 10;
 
 const ERROR_FILE_NAME: &str = "error.json";
 
+/// The beginning of the names of the ranks' dumps. A rank adds its number and `.json`.
+const DUMP_PREFIX: &str = "flight_recorder_";
+
 /// The location of the error files of this node's ranks.
 #[derive(Debug)]
 pub(crate) struct ErrorFiles {
     /// A temporary folder for the error files of a job without logs.
     own_folder: Option<PathBuf>,
+    /// The prefix of the ranks' dumps, as an absolute path.
+    dump_prefix: PathBuf,
 }
 
 impl ErrorFiles {
@@ -32,8 +38,10 @@ impl ErrorFiles {
     /// # Errors
     /// The reason why the folder cannot be created.
     pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
-        if options.log_dir.is_some() {
-            return Ok(Self { own_folder: None });
+        if let Some(logs) = &options.log_dir {
+            let dump_prefix = std::path::absolute(logs.join(DUMP_PREFIX));
+            let dump_prefix = dump_prefix.map_err(|cause| Failure::new(cause.to_string()))?;
+            return Ok(Self { own_folder: None, dump_prefix });
         }
         let folder = std::env::temp_dir().join(format!("distrun-{}", host::random_nonce()?));
         fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|cause| {
@@ -42,12 +50,37 @@ impl ErrorFiles {
                 folder.display()
             ))
         })?;
-        Ok(Self { own_folder: Some(folder) })
+        let dump_prefix = folder.join(DUMP_PREFIX);
+        Ok(Self { own_folder: Some(folder), dump_prefix })
     }
 
-    /// Removes the error file of an earlier job, and returns the path of a rank's error file.
-    /// `log_folder` is the rank's log folder, if any. The path is absolute, because a rank may
-    /// change its working directory.
+    /// Returns the prefix of the names of the ranks' dumps.
+    pub(crate) fn dump_prefix(&self) -> &Path {
+        &self.dump_prefix
+    }
+
+    /// Removes the error files of a failed job, and keeps the ranks' dumps. Returns the prefix of
+    /// their names, if there are dumps.
+    pub(crate) fn into_kept_dumps(mut self) -> Option<PathBuf> {
+        let folder = self.dump_prefix.parent()?;
+        let files: Vec<_> = fs::read_dir(folder).ok()?.flatten().collect();
+        let is_dump = |file: &fs::DirEntry| {
+            file.file_name().to_str().is_some_and(|name| name.starts_with(DUMP_PREFIX))
+        };
+        if !files.iter().any(is_dump) {
+            return None;
+        }
+        if self.own_folder.take().is_some() {
+            let others = files.iter().filter(|file| !is_dump(file));
+            // A file that cannot be removed does not change the outcome of the job.
+            others.for_each(|file| drop(fs::remove_file(file.path())));
+        }
+        Some(std::mem::take(&mut self.dump_prefix))
+    }
+
+    /// Removes the error file and the dump of an earlier job, and returns the path of a rank's
+    /// error file. `log_folder` is the rank's log folder, if any. The path is absolute, because a
+    /// rank may change its working directory.
     ///
     /// # Errors
     /// The reason why the file cannot be written.
@@ -66,9 +99,12 @@ impl ErrorFiles {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(fail)?;
         }
-        match fs::remove_file(&path) {
-            Err(cause) if cause.kind() != ErrorKind::NotFound => return Err(fail(cause)),
-            _ => {}
+        let dump = PathBuf::from(format!("{}{rank}.json", self.dump_prefix.display()));
+        for outdated in [&path, &dump] {
+            match fs::remove_file(outdated) {
+                Err(cause) if cause.kind() != ErrorKind::NotFound => return Err(fail(cause)),
+                _ => {}
+            }
         }
         std::path::absolute(&path).map_err(fail)
     }

@@ -24,6 +24,10 @@ Environment of each rank (all other variables are inherited):
   DIST_STORE_SECRET_FD, DIST_STORE_SECRET_FILE
                                 location of the job's secret, if the job has one: an inherited
                                 descriptor, or --secret-file
+  DIST_LOG_LEVEL                WARN, unless a variable sets the log level or the debug level: a
+                                rank that waits for 30 s prints for which rank
+  DIST_FLIGHT_RECORDER_FILE     the ranks' dumps, which they write when a group fails, unless the
+                                user has set a variable for them
   OMP_NUM_THREADS               1, if this node has several ranks and the variable is not set
 
 Secret:
@@ -55,7 +59,9 @@ Failure:
   distrun's exit status is that of the named rank, or 128 plus the signal's number. If a rank fails
   because of another rank, its error file names the other rank, and the report names the other rank
   as the first. Error files are RANK/error.json in the log folder. Without a log folder, distrun
-  creates a folder in TMPDIR for them, and removes it at the end.
+  creates a folder in TMPDIR for them, and removes it at the end. If the job fails and ranks have
+  written dumps, the dumps stay, and the report ends with the command of dist-doctor for them. The
+  last operations of the ranks of a job that hangs: dist-doctor --pid PID, with the PID of distrun.
   With --on-failure=continue, the job continues while at least --min-ranks ranks of this node have
   not failed (1 by default): for programs that shrink their group and continue. distrun reports each
   failed rank immediately. If the remaining ranks succeed, a report names the failed ranks, and the

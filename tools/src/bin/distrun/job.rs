@@ -52,8 +52,22 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
         let Some(members) = finished_members else {
             // Remove the error files now, while distrun still intercepts signals. Later, a signal
             // could end distrun before the removal.
-            drop(plan);
+            let JobPlan { errors, .. } = plan;
+            let kept_dumps = match outcome.cause {
+                SupervisionOutcome::Success => {
+                    drop(errors);
+                    None
+                }
+                _ => errors.into_kept_dumps(),
+            };
             let status = finish_last_attempt(attempt, process_group, outcome.cause);
+            if let Some(prefix) = kept_dumps {
+                write_error(&format!(
+                    "  the ranks have written their last operations; explain them with: \
+                     dist-doctor {}\n",
+                    prefix.display()
+                ));
+            }
             // Stop the store after everything else, because ranks may use it until they exit.
             drop(store);
             return Ok(status);

@@ -20,7 +20,7 @@ mod waiting;
 
 use crate::cli::VerdictOptions;
 use crate::job::JobDumps;
-use crate::{CommandResult, input_files, write_output};
+use crate::{CommandResult, input_files, running, write_output};
 use dist_tools::Failure;
 
 /// A detected fault.
@@ -69,11 +69,13 @@ const EXIT_CULPRIT_FOUND: u8 = 1;
 
 /// Reads the dumps and prints the verdict.
 pub(crate) fn main(options: &VerdictOptions) -> CommandResult {
-    let loaded = input_files::read_dumps(&options.inputs)?;
+    let loaded = if options.pids.is_empty() {
+        input_files::read_dumps(&options.inputs)?
+    } else {
+        running::request_dumps(&options.pids)?
+    };
     let mut job = JobDumps::from_dumps(loaded.dumps);
-    job.remarks.extend(
-        loaded.skipped_files.iter().map(|problem| format!("{problem}; the file is skipped")),
-    );
+    job.remarks.extend(loaded.notes);
     let findings = diagnose(&job);
     if let Some(path) = &options.html {
         std::fs::write(path, html_page::page(&job, &findings))
