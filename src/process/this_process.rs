@@ -3,14 +3,35 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
-use crate::sys::{clock, fork, host, limits, small_file, thread};
+use crate::sys::{clock, fork, host, limits, process_status, small_file, thread};
 use std::path::Path;
+use std::sync::OnceLock;
 
 pub use crate::sys::clock::ClockSnapshot;
 
 /// Returns the process ID.
 pub fn pid() -> u32 {
     host::pid()
+}
+
+/// Returns a text that identifies this process for [`has_process_ended`].
+pub fn process_key() -> String {
+    let pid = host::pid();
+    let started = process_status::start_time(pid).unwrap_or_default();
+    format!("{pid}/{started}/{}", host::pid_namespace())
+}
+
+/// Returns true if the process with this key has certainly ended. Only a process of the same PID
+/// namespace can know this.
+pub fn has_process_ended(key: &str) -> bool {
+    let mut parts = key.splitn(3, '/');
+    let mut number = || parts.next()?.parse::<u64>().ok();
+    let (Some(pid), Some(started)) = (number(), number()) else { return false };
+    let (Some(namespace), Ok(pid)) = (parts.next(), u32::try_from(pid)) else { return false };
+    static OWN_NAMESPACE: OnceLock<String> = OnceLock::new();
+    let own_namespace = OWN_NAMESPACE.get_or_init(host::pid_namespace);
+    let is_known = !namespace.is_empty() && namespace == own_namespace;
+    is_known && process_status::is_gone(pid, Some(started).filter(|&started| started != 0))
 }
 
 /// Returns the name of the host.
@@ -110,4 +131,20 @@ pub fn create_file(path: &Path, content: &[u8]) -> Result<bool> {
 pub fn remove_file_if_same(path: &Path, content: &[u8]) -> Result<bool> {
     let removed = small_file::remove_if_same(path, content);
     removed.map_err(|cause| Error::system(format_args!("removing {}", path.display()), cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_ended_process_of_this_namespace_has_ended() {
+        let own = process_key();
+        assert!(!has_process_ended(&own));
+        let namespace = host::pid_namespace();
+        assert!(has_process_ended(&format!("{}/1/{namespace}", host::pid())));
+        for unknown in ["", "1", "1/2", "x/1/y", "1/1/", &format!("{}/1/other", host::pid())] {
+            assert!(!has_process_ended(unknown), "{unknown}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Ranks that join twice, restart or die while the ranks of a group meet.
 
-use super::{USE_AND_LEAVE, assert_worked, client};
+use super::{USE_AND_LEAVE, agent_environment, assert_worked, client, launcher_store};
 use crate::harness::TestJob;
 use dist::base::deadline::Deadline;
 use dist::ffi::types::{
@@ -72,6 +72,36 @@ fn rank_may_restart_before_the_group_forms() {
     let environment = job.environment(1, 3);
     job.start("1-anew", &environment, &format!("init\n{USE_AND_LEAVE}"));
     assert_worked(&job.finish(), &["0", "1-anew", "2"], "init");
+}
+
+#[test]
+fn death_while_the_group_forms_is_reported_at_once() {
+    for victim in ["1", "0"] {
+        let mut job = TestJob::new();
+        let server = launcher_store();
+        let start = |job: &mut TestJob, rank: usize| {
+            let environment = agent_environment(rank, 3, &server);
+            job.start(&rank.to_string(), &environment, "init\nexit 0\n");
+        };
+        start(&mut job, 0);
+        start(&mut job, 1);
+        await_rank(&client(server.port()), 0);
+        await_rank(&client(server.port()), 1);
+        // The stopped process has joined and does not confirm the offer, or makes no offer.
+        job.stop(victim);
+        start(&mut job, 2);
+        await_rank(&client(server.port()), 2);
+        std::thread::sleep(Duration::from_millis(500));
+        job.kill(victim);
+        let ended = job.finish();
+        let died = format!("rank {victim} (pid ");
+        for name in ["0", "1", "2"].into_iter().filter(|name| *name != victim) {
+            let report = ended.report(name, "init");
+            report
+                .assert_failed(DIST_ERR_PEER_FAILED, &[&died, "died while the group was created"]);
+            report.assert_within_ms(8000);
+        }
+    }
 }
 
 #[test]

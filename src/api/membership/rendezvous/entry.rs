@@ -20,16 +20,23 @@ pub(super) struct RendezvousEntry {
     pub(super) version: String,
     /// The process id and the host, for log and error texts.
     pub(super) process: String,
+    /// The key by which processes of the same host find out whether the process has ended.
+    pub(super) process_key: String,
 }
 
 impl RendezvousEntry {
     /// Encodes the entry as JSON for the store.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { nonce, size, security, version, process } = self;
-        let nonce = nonce.to_string();
-        json!({ "nonce": nonce, "size": size, "security": security, "version": version, "who": process })
-            .to_string()
-            .into_bytes()
+        let Self { nonce, size, security, version, process, process_key } = self;
+        let entry = json!({
+            "nonce": nonce.to_string(),
+            "size": size,
+            "security": security,
+            "version": version,
+            "who": process,
+            "process_key": process_key,
+        });
+        entry.to_string().into_bytes()
     }
 
     /// Decodes the entry that `rank` has published.
@@ -50,6 +57,12 @@ impl RendezvousEntry {
                     .to_owned(),
                 version: entry.get("version")?.as_str()?.to_owned(),
                 process: entry.get("who")?.as_str()?.to_owned(),
+                // The same holds here. A process without a key is not known to have ended.
+                process_key: entry
+                    .get("process_key")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned(),
             })
         };
         parse().ok_or_else(|| {

@@ -3,12 +3,19 @@
 //! and reads the contributions of all ranks.
 
 use super::entry::{decode_failure, encode_failure};
-use super::{ACK_TIMEOUT, Rendezvous, WaitDescription, as_bytes};
+use super::{ACK_TIMEOUT, Rendezvous, WaitDescription, as_bytes, liveness};
 use crate::api::membership::bootstrap::log_unreported_failure;
 use crate::backend::BootstrapExchange;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
+use std::time::Duration;
+
+/// The time after which a rank checks whether the processes of the ranks that it waits for live.
+const LIVENESS_CHECK_DELAY: Duration = Duration::from_millis(100);
+
+/// The maximum number of ranks whose processes are checked at a time.
+const MAX_CHECKED_RANKS: usize = 64;
 
 /// The bootstrap exchange between the members of a group through the store.
 #[derive(Debug)]
@@ -22,6 +29,16 @@ pub struct StoreExchange<'a> {
 impl StoreExchange<'_> {
     fn key(&self, suffix: &str) -> String {
         format!("dist/{}/{}/{suffix}", self.rendezvous.name, self.id)
+    }
+
+    /// Returns the error about a rank of this host that has died before it has written its key.
+    /// `keys` has one key for each rank. The other hosts learn of it by the published failure.
+    fn find_death(&self, keys: &[String]) -> Option<Error> {
+        let absent = self.rendezvous.absent_ranks(keys).ok()?;
+        absent.into_iter().take(MAX_CHECKED_RANKS).find_map(|rank| {
+            let entry = self.rendezvous.entry_of(rank).filter(liveness::has_ended)?;
+            Some(liveness::death_error(rank, &entry))
+        })
     }
 }
 
@@ -39,8 +56,12 @@ impl BootstrapExchange for StoreExchange<'_> {
         let to = format!("finish the phase \"{phase}\" of the creation of the group");
         let not_yet = format!("finished the phase \"{phase}\" of its creation");
         let wait_for = WaitDescription { action: &to, completed: &not_yet };
+        let began = Deadline::never();
         self.rendezvous.wait_for_ranks(&keys, wait_for, || {
-            over().or_else(|| self.peer_failure()).map_or(Ok(false), Err)
+            let failure = over().or_else(|| self.peer_failure());
+            let is_late = began.elapsed() >= LIVENESS_CHECK_DELAY;
+            let failure = failure.or_else(|| is_late.then(|| self.find_death(&keys)).flatten());
+            failure.map_or(Ok(false), Err)
         })?;
         store.multi_get(&as_bytes(&keys), deadline)
     }

@@ -37,9 +37,11 @@
 mod entry;
 mod exchange;
 mod key_wait;
+mod liveness;
 pub mod status;
 #[cfg(test)]
 mod tests;
+mod wait_reports;
 
 pub use exchange::StoreExchange;
 
@@ -57,6 +59,8 @@ use entry::{
     decode_failure, encode_failure, format_ranks,
 };
 use key_wait::KeyWait;
+use liveness::LivenessWatch;
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,6 +140,7 @@ impl Rendezvous<'_> {
             security: self.security.name().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: self.process.clone(),
+            process_key: this_process::process_key(),
         };
         self.store.set(self.rank_key(self.rank).as_bytes(), &entry.encode(), self.deadline)?;
         if self.rank == 0 { self.run_coordinator() } else { self.run_member() }
@@ -150,7 +155,11 @@ impl Rendezvous<'_> {
             let id = this_process::random_nonce()?;
             self.publish(&peers, "offer", id.to_string().as_bytes())?;
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
-            match self.gather_confirmations(id, &peers)? {
+            let gathered = self.gather_confirmations(id, &peers).map_err(|error| {
+                let is_death = error.kind() == ErrorKind::PeerFailed;
+                if is_death { self.refuse(&peers, error) } else { error }
+            });
+            match gathered? {
                 None => {
                     // Sizes and settings are checked only now, because only the confirmations prove
                     // that no entry is stale. A stale entry may have those of an earlier job.
@@ -181,11 +190,14 @@ impl Rendezvous<'_> {
     ) -> Result<Option<Vec<RendezvousEntry>>> {
         let keys: Vec<String> = (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
         let mut changed = None;
+        let entries = peers.iter().map(|peer| peer.entry.clone()).enumerate();
+        let liveness = LivenessWatch::begin(entries.skip(1));
         self.wait_for_ranks(&keys, CONFIRM, || {
             let now = self.read_entries()?;
             let has_changed = peers.iter().map(|peer| &peer.entry).ne(&now);
             changed = has_changed.then_some(now);
-            Ok(has_changed)
+            let death = if has_changed { None } else { liveness.find_death() };
+            death.map_or(Ok(has_changed), Err)
         })?;
         Ok(changed)
     }
@@ -239,26 +251,23 @@ impl Rendezvous<'_> {
         wait_for: WaitDescription<'_>,
     ) -> Result<Vec<u8>> {
         let key = self.nonce_key(what, self.nonce, count);
+        let rank_0 = OnceCell::new();
+        let watch_rank_0 = || LivenessWatch::begin(self.entry_of(0).map(|it| (0, it)).into_iter());
         self.wait_for_keys(&[&key], |due_report| {
             self.check_not_replaced()?;
+            let watch: &LivenessWatch = rank_0.get_or_init(watch_rank_0);
+            watch.find_death().map_or(Ok(()), Err)?;
             due_report.into_iter().for_each(|waited| self.log_wait_for_rank_0(waited));
             Ok(false)
         })
         .map_err(|error| match error.kind() {
             ErrorKind::Timeout => {
                 let absent = self.absent_ranks(keys).unwrap_or_default();
-                let missing = match absent.as_slice() {
-                    [] => String::new(),
-                    [_] => format!(
-                        "{} has not {}; ",
-                        format_ranks(&absent, |_| None),
-                        wait_for.completed
-                    ),
-                    _ => format!(
-                        "{} have not {}; ",
-                        format_ranks(&absent, |_| None),
-                        wait_for.completed
-                    ),
+                let (ranks, completed) = (format_ranks(&absent, |_| None), wait_for.completed);
+                let missing = match absent.len() {
+                    0 => String::new(),
+                    1 => format!("{ranks} has not {completed}; "),
+                    _ => format!("{ranks} have not {completed}; "),
                 };
                 error.context(format_args!(
                     "rank {} of group {}: {missing}rank 0 has published no {what} within {} ms \
@@ -359,21 +368,7 @@ impl Rendezvous<'_> {
             on_poll()
         });
         outcome.map_err(|error| match error.kind() {
-            ErrorKind::Timeout => {
-                let waited_ms = self.deadline.elapsed().as_millis();
-                let (waited_for, store_state) = match self.absent_ranks(keys) {
-                    Ok(absent) => (format_ranks(&absent, |_| None), String::new()),
-                    Err(_) => {
-                        let store = self.store.describe();
-                        ("all ranks".to_owned(), format!("; {store} does not answer"))
-                    }
-                };
-                let (rank, name, action) = (self.rank, self.name, wait_for.action);
-                let message = format!(
-                    "rank {rank} of group {name} waited {waited_ms} ms for {waited_for} to {action}{store_state}"
-                );
-                Error::new(ErrorKind::Timeout, message)
-            }
+            ErrorKind::Timeout => self.absence_error(keys, wait_for),
             _ => error,
         })
     }
@@ -412,47 +407,12 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// Logs a long wait for rank 0. If other ranks are missing, the log line names them instead,
-    /// because then rank 0 waits for them.
-    #[cold]
-    fn log_wait_for_rank_0(&self, waited: DisplaySeconds) {
-        let absent = self.absent_ranks(&self.rank_keys()).unwrap_or_default();
-        match absent.is_empty() {
-            false => self.log_wait(&absent, JOIN, waited),
-            true => {
-                let name = self.name;
-                crate::log!(LogLevel::Warn, "group {name}: rank 0 has not answered for {waited}");
-            }
-        }
-    }
-
-    /// Logs a long wait for some ranks.
-    #[cold]
-    fn log_wait(&self, ranks: &[Rank], wait_for: WaitDescription<'_>, waited: DisplaySeconds) {
-        if ranks.is_empty() {
-            // The last missing rank has just arrived.
-            return;
-        }
-        let address = self.store.address();
-        let store_address =
-            address.map_or_else(|| self.store.describe(), |(host, port)| format!("{host}:{port}"));
-        crate::log!(
-            LogLevel::Warn,
-            "group {}: {} (of {}) {} not {} after {waited}; rendezvous at {store_address}",
-            self.name,
-            format_ranks(ranks, |rank| self.process_of(rank)),
-            self.size,
-            if ranks.len() > 1 { "have" } else { "has" },
-            wait_for.completed
-        );
-    }
-
-    /// Returns the process id and the host of a rank. Returns `None` if the rank has not arrived.
-    fn process_of(&self, rank: Rank) -> Option<String> {
+    /// Returns the entry of a rank, if the rank has arrived.
+    fn entry_of(&self, rank: Rank) -> Option<RendezvousEntry> {
         let (key, limit) = (self.rank_key(rank), Deadline::after(ACK_TIMEOUT));
         let is_here = self.store.check(&[key.as_bytes()], &limit).ok()?;
         let bytes = is_here.then(|| self.store.get(key.as_bytes(), &limit).ok())??;
-        Some(RendezvousEntry::decode(rank, &bytes).ok()?.process)
+        RendezvousEntry::decode(rank, &bytes).ok()
     }
 
     /// Returns the ranks whose keys are missing in the store. `keys` has one key for each rank.

@@ -80,6 +80,7 @@ fn duplicate_rank_is_refused() {
             security: "none".into(),
             version: "1".into(),
             process: "b".into(),
+            process_key: String::new(),
         };
         store.set(b"dist/t/rank/1", &entry.encode(), &deadline).unwrap();
         let error = first.join().unwrap().unwrap_err();
@@ -121,6 +122,7 @@ fn late_rank_replaces_its_stale_entry() {
         security: "auth".into(),
         version: env!("CARGO_PKG_VERSION").into(),
         process: "gone".into(),
+        process_key: String::new(),
     };
     store.set(b"dist/t/rank/1", &leftover.encode(), &deadline).unwrap();
     let (zero, one) = std::thread::scope(|scope| {
@@ -167,4 +169,30 @@ fn exchange_wait_ends_with_the_callers_error() {
     let reason = || Some(Error::new(ErrorKind::PeerFailed, "rank 1 died"));
     let error = exchange.all_gather("phase", b"", &reason).unwrap_err();
     assert_eq!(error.message(), "rank 1 died");
+}
+
+#[test]
+fn death_between_the_phases_ends_the_exchange() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let deadline = Deadline::after_ms(60_000);
+    let id = meet_all(&store, &[1, 2]).remove(0).unwrap();
+    // The same process ID with another start time, as if the process of rank 1 had ended.
+    let own_key = this_process::process_key();
+    let mut parts = own_key.splitn(3, '/');
+    let (pid, namespace) = (parts.next().unwrap(), parts.nth(1).unwrap());
+    let entry = RendezvousEntry {
+        nonce: Nonce([2; 16]),
+        size: 2,
+        security: "none".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        process: "b".into(),
+        process_key: format!("{pid}/1/{namespace}"),
+    };
+    store.set(b"dist/t/rank/1", &entry.encode(), &deadline).unwrap();
+    let zero = rendezvous(&store, 0, 2, 1, &deadline);
+    let exchange = StoreExchange { rendezvous: &zero, id };
+    let error = exchange.all_gather("card", b"0", &|| None).unwrap_err();
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)), "{error}");
+    assert!(error.message().contains("died while the group was created"), "{error}");
+    assert!(deadline.elapsed().as_secs() < 10);
 }
