@@ -635,6 +635,10 @@ DIST_NODISCARD dist_status_t dist_init(const struct dist_init_options_t *options
  * The rank that hosts the store leaves last: it waits until the other ranks have left. After
  * DIST_ERR_MISMATCH the rank has left, too.
  *
+ * A process that returns from main or calls exit without dist_finalize leaves the world, and
+ * the groups that it has not released, at its end. It then waits for no other rank. A process
+ * that calls _exit, or that a signal ends, has died.
+ *
  * @agree nothing; every rank calls dist_finalize once.
  * @blocks Until works and callbacks have ended and all ranks have compared their calls. On the
  *   rank that hosts the store, also until the other ranks have left. The call takes at most 6
@@ -1102,6 +1106,9 @@ dist_status_t dist_group_release(struct dist_group_t *group);
 /**
  * Copies the message of the error that failed a group.
  *
+ * If a rank has died and the group has not failed, the message describes the death. Calls that
+ * do not need that rank still succeed.
+ *
  * @param group in: the group.
  * @param buf out, optional: as in dist_last_error_copy; receives the message, or "" if the
  *   group has not failed.
@@ -1460,6 +1467,8 @@ dist_status_t dist_group_shrink(struct dist_group_t *group,
 
 /**
  * Returns the rank that has failed a group, with the kind of its failure and its process.
+ *
+ * If a rank has died and the group has not failed, that rank is the culprit.
  *
  * @param group in: the group.
  * @param out out: the culprit. Its kind is DIST_CULPRIT_NONE and its rank -1 if the group has

@@ -4,7 +4,7 @@
  * they send, or both send before they receive. Each call of such a cycle gets the deadlock.
  */
 #include "ranks.h"
-#include "nap.h"
+#include "../c/nap.h"
 
 /* NCCL may copy shorter messages before the peer receives them. */
 #define LONG_COUNT ((64 << 20) + 1)

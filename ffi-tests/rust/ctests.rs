@@ -84,6 +84,7 @@ programs!(
     messages_probe,
     messages_sendrecv,
     operators,
+    process_end,
     recorded_calls,
     reducer,
     reducer_curve,

@@ -172,7 +172,7 @@ fn finalized_rank_fails_later_calls_without_waiting() {
 }
 
 #[test]
-fn exit_without_finalize_is_a_death() {
+fn exit_without_finalize_is_a_departure() {
     let mut job = TestJob::without_launcher(3, |rank| match rank {
         1 => "init\nbarrier\nexit 0\n".to_owned(),
         _ => "init\nbarrier\nloop all_reduce f32 SUM 3\nfinalize\nleaks\n".to_owned(),
@@ -181,8 +181,8 @@ fn exit_without_finalize_is_a_death() {
     let ended = job.finish();
     assert_eq!(ended.exit_status("1"), 0);
     for name in ["0", "2"] {
-        let died = format!("rank 1 (pid {pid}, ");
-        let parts = [died.as_str(), "died; it last finished barrier #1"];
+        let left = format!("rank 1 (pid {pid}, ");
+        let parts = [left.as_str(), "has left the group; it last finished barrier #1"];
         ended.report(name, "all_reduce f32 SUM 3").assert_failed(DIST_ERR_PEER_FAILED, &parts);
         ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         ended.report(name, "leaks").assert_succeeded();
@@ -460,5 +460,6 @@ fn launcher_ends_job_and_names_killed_rank() {
     assert!(took_us < MAX_REPORT_MS * 1000, "{took_us}");
     let text = ended.stderr_text("distrun");
     assert!(text.contains("rank 1 failed first: signal 9 (SIGKILL)"), "{text}");
+    assert!(text.contains("explain them with: dist-doctor /"), "{text}");
     assert_eq!(ended.exit_status("distrun"), 128 + 9);
 }

@@ -7,6 +7,7 @@
 pub mod collective;
 pub mod environment;
 pub mod group;
+pub mod leave_at_exit;
 pub mod membership;
 pub mod observe;
 pub mod p2p;

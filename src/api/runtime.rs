@@ -26,6 +26,7 @@ use crate::security::{Secret, SecuritySetting};
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
 use crate::store::{HashStore, Store};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
@@ -219,6 +220,25 @@ pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
     compared
 }
 
+/// Leaves the world group when the process ends without `dist_finalize`. This rank stores its calls
+/// for the comparison, so that the other ranks do not wait for it in `dist_finalize`. Waits for no
+/// other rank. Does nothing if another thread is creating or leaving the world group.
+pub(in crate::api) fn leave_world_at_exit(deadline: &Deadline) {
+    let Ok(_changing) = WORLD_CHANGE.try_lock() else { return };
+    let Some(WorldState { group, store, .. }) = replace_world(None) else { return };
+    // If this process hosts the store, the store stays open until the process has ended.
+    let store = ManuallyDrop::new(store);
+    let leave_barrier = LeaveBarrier::new(&group);
+    let uses_store = group.size() > 1 && !store.calls_program();
+    if uses_store {
+        drop(CallComparison::begin(store.as_ref(), &group, deadline));
+    }
+    drop(group);
+    if uses_store {
+        leave_barrier.wait_for_ranks(store.as_ref(), false, deadline);
+    }
+}
+
 /// Compares the calls of a group that the caller is about to release. If the group belongs to the
 /// world, `dist_finalize` compares them.
 ///
@@ -249,7 +269,7 @@ fn finish_works_and_callbacks(group: &Group, deadline: &Deadline) {
         // A work posts its callbacks before it counts as ended. So once no work is outstanding, all
         // their callbacks have been posted.
         let is_over = group.outstanding_works() == 0 && group.operations_issued() == issued;
-        if is_over || group.failure().is_some() || deadline.has_passed() {
+        if is_over || group.failure_or_death().is_some() || deadline.has_passed() {
             break;
         }
     }
@@ -292,7 +312,7 @@ pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
 /// Returns the time limit of a step: the remaining time, but at least `MIN_STEP_TIMEOUT`. In a
 /// failed group, the limit is shorter.
 fn step_time(group: &Group, deadline: &Deadline) -> Duration {
-    match group.failure() {
+    match group.failure_or_death() {
         Some(_) => time_after_failure(deadline),
         None => deadline.remaining().max(MIN_STEP_TIMEOUT),
     }

@@ -59,6 +59,9 @@ pub struct BackendProperties<'a> {
     pub has_arrival_check: bool,
     /// The algorithm overrides that the ranks agreed on. Child groups of this group inherit them.
     pub algorithm_overrides: &'a [AlgorithmRule],
+    /// True if a group can be released while the process ends. At that time, another library that
+    /// the back end uses may be unusable.
+    pub is_releasable_at_exit: bool,
 }
 
 /// The back end of a group. It runs the operations of the group.
@@ -132,6 +135,17 @@ pub trait Backend: FastPath + Send + Sync + Debug {
 
     /// Returns the reason why the group failed, if it failed.
     fn failure(&self) -> Option<Error>;
+
+    /// Called once for the back end of a group, and not for a back end that another back end uses
+    /// as a part. From then on, the death of a rank need not fail the group: if the back end
+    /// supports this, only operations that need the rank fail. If the process ends in order without
+    /// releasing the group, it leaves the group.
+    fn start_standalone(&self) {}
+
+    /// Returns the error about the first rank that has died although the group has not failed.
+    fn first_death(&self) -> Option<Error> {
+        None
+    }
 
     /// Returns the failure state of the group, which other groups of this rank can share to
     /// propagate failures. Returns `None` if the failure state cannot be shared.

@@ -54,4 +54,5 @@ pub use interface::{
     RankLocation,
 };
 pub use memory::BackendMemory;
+pub use native::open_domains::{has_open_domains, leave_all as leave_shared_memory};
 pub use support_query::SupportQuery;

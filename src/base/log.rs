@@ -87,6 +87,8 @@ static LEVEL: AtomicU8 = AtomicU8::new(0);
 /// Whether the log level has been set explicitly.
 static IS_LEVEL_SET: AtomicBool = AtomicBool::new(false);
 static SINK: RwLock<Option<Box<dyn LogSink>>> = RwLock::new(None);
+/// Whether the sink gets no more lines.
+static IS_SINK_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Sets the level for the whole process.
 pub fn set_level(level: LogLevel) {
@@ -120,6 +122,12 @@ pub fn set_sink(sink: Option<Box<dyn LogSink>>) {
     drop(old);
 }
 
+/// Discards all later lines for the sink, because the process is ending and the functions of the
+/// program may be unusable. Lines for standard error are still written.
+pub fn disable_sink() {
+    IS_SINK_DISABLED.store(true, Ordering::Relaxed);
+}
+
 /// Returns whether a line of this level is written. This costs one relaxed load.
 #[inline]
 pub fn enabled(level: LogLevel) -> bool {
@@ -133,6 +141,7 @@ pub fn write(level: LogLevel, text: fmt::Arguments<'_>) {
         Err(poisoned) => poisoned.into_inner(),
     };
     match guard.as_deref() {
+        Some(_) if IS_SINK_DISABLED.load(Ordering::Relaxed) => {}
         Some(sink) => sink.write_line(level, &text.to_string()),
         None => write_to_stderr(level, text),
     }

@@ -76,6 +76,8 @@ dist_export! {
 dist_export! {
     /// Returns the rank that has failed a group, with the kind of its failure and its process.
     ///
+    /// If a rank has died and the group has not failed, that rank is the culprit.
+    ///
     /// @param group in: the group.
     /// @param out out: the culprit. Its kind is DIST_CULPRIT_NONE and its rank -1 if the group has
     ///   not failed, and if the error of the group names no rank. Set struct_size before the call

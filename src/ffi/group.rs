@@ -11,9 +11,11 @@ use super::handle::{HandleKind, HandleRef, HandleTable};
 use super::store::STORES;
 use super::types::*;
 use super::{blob, sized_struct};
+use crate::api::leave_at_exit::{has_groups_to_leave, leave_all_groups};
 use crate::api::{Group, GroupOptions, runtime};
 use crate::base::deadline::Timeout;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::process::exit_hook::{self, ExitFunction};
 use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -23,6 +25,18 @@ pub(super) static GROUPS: HandleTable<Group> = HandleTable::new(HandleKind::Grou
 
 /// The handle of the world group; NULL if there is no world.
 static WORLD: AtomicPtr<dist_group_t> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Creates the handle of a group. From then on, the process leaves its groups when it ends.
+pub(super) fn insert_group(group: Arc<Group>) -> Result<*mut dist_group_t> {
+    exit_hook::set(ExitFunction { is_needed: has_groups_to_leave, run: leave_at_exit });
+    GROUPS.insert(group)
+}
+
+/// Leaves the groups that the program has not released.
+fn leave_at_exit() {
+    WORLD.store(std::ptr::null_mut(), Ordering::Release);
+    leave_all_groups(GROUPS.remove_all());
+}
 
 /// Returns the group that a handle names.
 pub(super) fn group(handle: *const dist_group_t) -> Result<HandleRef<Group>> {
@@ -46,7 +60,7 @@ fn null_group_error() -> Error {
 
 /// Creates the handle of the world group.
 pub(super) fn set_world(world: Arc<Group>) -> Result<()> {
-    let handle = GROUPS.insert(world)?;
+    let handle = insert_group(world)?;
     WORLD.store(handle, Ordering::Release);
     Ok(())
 }
@@ -119,7 +133,7 @@ dist_export! {
             global_ranks: optional_ranks(options.global_ranks, options.n_global_ranks, "global_ranks")?,
             job_secret: None,
         })?;
-        out.write(GROUPS.insert(Arc::new(group))?);
+        out.write(insert_group(Arc::new(group))?);
         Ok(())
     }
 }
@@ -199,6 +213,9 @@ dist_export! {
     #[on_error(0)]
     /// Copies the message of the error that failed a group.
     ///
+    /// If a rank has died and the group has not failed, the message describes the death. Calls that
+    /// do not need that rank still succeed.
+    ///
     /// @param group in: the group.
     /// @param buf out, optional: as in dist_last_error_copy; receives the message, or "" if the
     ///   group has not failed.
@@ -210,7 +227,7 @@ dist_export! {
     /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_error(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
-        let failure = self::group(group)?.failure();
+        let failure = self::group(group)?.failure_or_death();
         copy_text(failure.as_ref().map_or("", Error::message), buf, cap)
     }
 }

@@ -2,7 +2,7 @@
 //! groups.
 
 use super::args::{OutPtr, index, milliseconds, optional_ranks, optional_str, to_i32};
-use super::group::{GROUPS, group};
+use super::group::{group, insert_group};
 use super::sized_struct;
 use super::types::*;
 use crate::api::{Group, SubgroupOptions};
@@ -27,7 +27,7 @@ fn read_subgroup_options(options: *const dist_group_new_options_t) -> Result<Sub
 /// the handle stays NULL.
 fn write_group(out: &OutPtr<*mut dist_group_t>, new_group: Option<Group>) -> Result<()> {
     if let Some(new_group) = new_group {
-        out.write(GROUPS.insert(Arc::new(new_group))?);
+        out.write(insert_group(Arc::new(new_group))?);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The exported function that makes a group of the surviving ranks of a failed group.
 
 use super::args::{OutPtr, milliseconds};
-use super::group::{GROUPS, group};
+use super::group::{group, insert_group};
 use super::sized_struct;
 use super::types::*;
 use crate::api::ShrinkOptions;
@@ -67,7 +67,7 @@ dist_export! {
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
         };
         let shrunk = self::group(group)?.shrink(&options)?;
-        out.write(GROUPS.insert(Arc::new(shrunk))?);
+        out.write(insert_group(Arc::new(shrunk))?);
         Ok(())
     }
 }

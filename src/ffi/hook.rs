@@ -1,7 +1,7 @@
 //! Gradient hooks of callers: C functions with which a reducer reduces its buckets, and the C form
 //! of a bucket (the gradients that are reduced together).
 
-use super::group::GROUPS;
+use super::group::{GROUPS, insert_group};
 use super::status;
 use super::train_types::*;
 use super::types::*;
@@ -41,7 +41,7 @@ struct HookGroupHandle {
 impl HookGroupHandle {
     fn new(group: &Arc<Group>) -> Result<Self> {
         let group = Arc::clone(group);
-        let handle = GROUPS.insert(Arc::clone(&group))?;
+        let handle = insert_group(Arc::clone(&group))?;
         Ok(Self { group, handle })
     }
 }

@@ -224,6 +224,10 @@ dist_export! {
     /// The rank that hosts the store leaves last: it waits until the other ranks have left. After
     /// DIST_ERR_MISMATCH the rank has left, too.
     ///
+    /// A process that returns from main or calls exit without dist_finalize leaves the world, and
+    /// the groups that it has not released, at its end. It then waits for no other rank. A process
+    /// that calls _exit, or that a signal ends, has died.
+    ///
     /// @agree nothing; every rank calls dist_finalize once.
     /// @blocks Until works and callbacks have ended and all ranks have compared their calls. On the
     ///   rank that hosts the store, also until the other ranks have left. The call takes at most 6

@@ -216,6 +216,10 @@ impl CallerStore {
 }
 
 impl Store for CallerStore {
+    fn calls_program(&self) -> bool {
+        true
+    }
+
     fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
         let function = self.functions.set.ok_or_else(|| missing_function("set"))?;
         let key = c_key(key)?;

@@ -17,6 +17,7 @@
 //! This module does not depend on ranks, stores, or the names of environment variables.
 
 use super::child_result::{self, ChildResult, ChildResultTable};
+use super::exit_hook;
 use super::process_exit::ProcessExit;
 use super::supervise::first_failure;
 use crate::base::deadline::Deadline;
@@ -136,8 +137,8 @@ pub struct ForkedChildren {
 
 impl ForkedChildren {
     /// Forks `count` children. Child `i` gets the environment variables `variables(i)`, runs
-    /// `body(i)`, flushes the C streams, and exits with the result of `body`. The exit handlers of
-    /// this process do not run in the child.
+    /// `body(i)`, runs the function of [`exit_hook`], flushes the C streams, and exits with the
+    /// result of `body`. The exit handlers of this process do not run in the child.
     ///
     /// `body` runs only in the children, and must close the descriptors that it does not need. The
     /// calling thread must live at least as long as the children, because the kernel kills a child
@@ -392,6 +393,7 @@ fn prepare_fork(parent: u32, mask: SignalMask, variables: &[ForkVariable]) -> Re
 /// Returns the exit status for this value.
 fn exit_with_result(result: i32) -> i32 {
     child_result::record_result(result);
+    exit_hook::run();
     child::flush_streams();
     if (0..=255).contains(&result) { result } else { NO_RESULT_STATUS }
 }

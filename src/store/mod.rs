@@ -211,6 +211,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Returns true if the methods call functions of the program, which must not run at its end.
+    fn calls_program(&self) -> bool {
+        false
+    }
+
     /// Returns the store's name for messages, for example "the store at host:port".
     fn describe(&self) -> String {
         format!("{self:?}")

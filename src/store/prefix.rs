@@ -150,6 +150,10 @@ impl Store for PrefixStore {
         self.inner.address()
     }
 
+    fn calls_program(&self) -> bool {
+        self.inner.calls_program()
+    }
+
     fn describe(&self) -> String {
         format!("{} under {}", self.inner.describe(), super::format_key(&self.prefix))
     }

@@ -230,6 +230,19 @@ impl ActivityText {
     }
 }
 
+/// The beginning of the activity text of a process that is in no operation.
+pub const IDLE_ACTIVITY: &str = "has been idle for ";
+
+/// The activity text of a process that has started no operation yet.
+pub const NO_OPERATION_ACTIVITY: &str = "has started no operation yet";
+
+/// Returns the activity text of a rank, but an empty text if it contradicts that the rank is in an
+/// operation of the group. The rank has then published the text before it began the operation.
+pub fn without_contradiction(activity: String, is_in_operation: bool) -> String {
+    let is_idle = activity.starts_with(IDLE_ACTIVITY) || activity == NO_OPERATION_ACTIVITY;
+    if is_idle && is_in_operation { String::new() } else { activity }
+}
+
 /// Formats the answer to an activity query. The result is a continuation of an error message that
 /// names a rank and its last operation in the group.
 pub fn format_activity_answer(answer: Option<&str>) -> String {
@@ -336,6 +349,17 @@ mod tests {
         assert_eq!(heartbeat.last_activity(), "x".repeat(ACTIVITY_BYTES - 1));
         heartbeat.beat();
         assert_eq!(heartbeat.beats(), Some(1));
+    }
+
+    #[test]
+    fn idle_text_of_a_rank_in_an_operation_is_dropped() {
+        let idle = format!("{IDLE_ACTIVITY}3.0 s, since barrier #1 of group a (rank 0)");
+        for text in [idle.as_str(), NO_OPERATION_ACTIVITY] {
+            assert_eq!(without_contradiction(text.to_owned(), true), "");
+            assert_eq!(without_contradiction(text.to_owned(), false), text);
+        }
+        let busy = "is in barrier #5 of group b (rank 1)";
+        assert_eq!(without_contradiction(busy.to_owned(), true), busy);
     }
 
     #[test]

@@ -120,7 +120,8 @@ pub trait DoorbellListener: Send + Sync + Debug {
 /// Obligations of an implementation:
 /// - The region is zeroed when the domain is created, and no other domain reuses this memory.
 /// - If a rank dies, [`SharedDomain::failure`] becomes `Some` on every other member, and that
-///   member's doorbell rings. The member need not make a call for this.
+///   member's doorbell rings. The member need not make a call for this. On a member that tolerates
+///   deaths ([`SharedDomain::tolerate_deaths`]), only [`SharedDomain::death`] becomes `Some`.
 /// - If a rank's process sends no heartbeat for longer than the agreed limit, the domain fails in
 ///   the same way. Ranks that are threads of one process need no monitoring.
 /// - If a rank leaves in order, [`SharedDomain::has_left`] becomes true on every other member, and
@@ -149,6 +150,30 @@ pub trait SharedDomain: Send + Sync + Debug {
     /// Returns true once a rank has left in order. The data that it published before stays
     /// readable.
     fn has_left(&self, rank: Rank) -> bool;
+
+    /// Returns true once a rank has left or died. The data that it published before stays readable.
+    fn has_ended(&self, rank: Rank) -> bool {
+        self.has_left(rank)
+    }
+
+    /// Makes the death of a rank no failure of the domain on this member from now on. Operations
+    /// that need the rank must check [`SharedDomain::death`], and other operations go on.
+    fn tolerate_deaths(&self) {}
+
+    /// Returns the error about a rank that has died.
+    fn death(&self, _rank: Rank) -> Option<Error> {
+        None
+    }
+
+    /// Returns whether a rank has died.
+    fn has_deaths(&self) -> bool {
+        false
+    }
+
+    /// Returns the error about the first rank that has died, if a rank has died.
+    fn first_death(&self) -> Option<Error> {
+        None
+    }
 
     /// Notifies the other ranks that this rank leaves in order, even if other parts of this process
     /// still hold the domain object. Further calls have no effect.

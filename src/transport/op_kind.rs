@@ -106,6 +106,23 @@ impl OpKind {
         matches!(self, Self::Scan | Self::Exscan)
     }
 
+    /// Returns whether the result of `rank` depends on the call of rank `other`.
+    pub fn needs_rank(self, root: Option<Rank>, rank: Rank, other: Rank) -> bool {
+        match self {
+            Self::AllReduce
+            | Self::AllGather
+            | Self::ReduceScatter
+            | Self::Barrier
+            | Self::AllToAll
+            | Self::AllGatherV
+            | Self::ReduceScatterV
+            | Self::AllToAllV => true,
+            Self::Reduce | Self::Gather | Self::GatherV => root == Some(rank),
+            Self::Broadcast | Self::Scatter | Self::ScatterV => root == Some(other),
+            Self::Scan | Self::Exscan => other < rank,
+        }
+    }
+
     /// Returns the number of vectors that a prefix reduction combines for `rank`: the vectors of
     /// the ranks from 0 up to, but not including, the returned number.
     pub const fn prefix_len(self, rank: Rank) -> usize {

@@ -17,6 +17,8 @@ pub struct RankPresence {
     nonce: [AtomicU64; 2],
     /// Not zero once the rank has left in order.
     left_flag: AtomicU64,
+    /// Not zero once the group exists on the rank, and the rank tolerates deaths.
+    tolerance_flag: AtomicU64,
     /// The number of the core on which the rank last recorded itself, plus 1; 0 if the rank has
     /// recorded none. The word is written only when the core has changed.
     last_core: AtomicU64,
@@ -46,6 +48,16 @@ impl RankPresence {
     /// Returns true once the rank has left in order.
     pub fn has_left(&self) -> bool {
         self.left_flag.load(Ordering::Acquire) != 0
+    }
+
+    /// Marks that the rank tolerates deaths. The group exists on it, so all ranks have joined.
+    pub fn mark_tolerant(&self) {
+        self.tolerance_flag.store(1, Ordering::Release);
+    }
+
+    /// Returns true once the rank tolerates deaths.
+    pub fn is_tolerant(&self) -> bool {
+        self.tolerance_flag.load(Ordering::Acquire) != 0
     }
 
     /// Records the core on which the rank runs.

@@ -279,8 +279,8 @@ impl ShmSequencer<'_> {
     }
 
     /// Returns the error for memory that cannot be read or written. The usual cause is the death of
-    /// a rank. If the group has not failed yet, this function therefore waits up to
-    /// [`FAILURE_REPORT_TIMEOUT`] for a failure report, and returns the reported failure.
+    /// a rank. If neither the group has failed nor the death is known yet, this function therefore
+    /// waits up to [`FAILURE_REPORT_TIMEOUT`] for either, and fails the group with that reason.
     #[cold]
     fn unreachable_memory_error(&self, rank: Rank, error: Error) -> Error {
         if error.kind() != ErrorKind::System {
@@ -289,7 +289,7 @@ impl ShmSequencer<'_> {
         let domain = self.domain();
         let doorbell = domain.region().doorbell(self.rank());
         let never = || None::<()>;
-        let halted = || domain.failure();
+        let halted = || domain.failure().or_else(|| self.departure_error(rank));
         match wait_until(
             doorbell,
             WaitPolicy::SLEEP_SOON,
@@ -297,7 +297,7 @@ impl ShmSequencer<'_> {
             halted,
             never,
         ) {
-            Err(WaitInterrupt::Aborted(reason)) => reason,
+            Err(WaitInterrupt::Aborted(reason)) => self.fail(reason),
             Ok(()) | Err(WaitInterrupt::Deadline) => {
                 self.fail(error.with_culprit(self.peer(rank).rank))
             }

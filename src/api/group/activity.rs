@@ -7,6 +7,7 @@
 
 use crate::api::observe::recorder::{self, EntryKind, EntrySnapshot};
 use crate::base::ids::{GroupId, Rank};
+use crate::transport::heartbeat::{IDLE_ACTIVITY, NO_OPERATION_ACTIVITY};
 
 /// The number of newest operations to scan. This is enough to find the running operations, and
 /// cheap enough for every heartbeat.
@@ -58,12 +59,12 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
             }
         }
         (None, _) if is_in_group_collective => String::new(),
-        (None, None) => "has started no operation yet".to_owned(),
+        (None, None) => NO_OPERATION_ACTIVITY.to_owned(),
         (None, Some(last)) => {
             let idle = last.ended_ago().as_secs_f64();
             let failed = last.failure().map(|kind| format!(", which failed ({kind:?})"));
             let failed = failed.unwrap_or_default();
-            format!("has been idle for {idle:.1} s, since {}{failed}", describe_operation(&last))
+            format!("{IDLE_ACTIVITY}{idle:.1} s, since {}{failed}", describe_operation(&last))
         }
     }
 }

@@ -245,7 +245,7 @@ impl CallComparison {
     /// Compares the calls of this rank with the calls of the ranks that came before. Does not wait
     /// for other ranks.
     pub(in crate::api) fn begin(store: &dyn Store, world: &Group, deadline: &Deadline) -> Self {
-        let failure = world.failure();
+        let failure = world.failure_or_death();
         // After another failure, some ranks never come here, or they made other numbers of calls.
         let waits = failure.as_ref().is_none_or(|error| error.kind() == ErrorKind::Mismatch);
         let prefix = format!("dist/calls/{}/{}", world.name(), world.id());

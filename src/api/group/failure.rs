@@ -64,7 +64,7 @@ impl Group {
     /// Records that the program gets an error of the group, and writes the error to the launcher's
     /// error file if it is the first fatal error. Called before the program gets the error.
     pub(in crate::api) fn record_returned_error(&self, error: &Error) {
-        if self.failure().is_some() {
+        if self.failure_or_death().is_some() {
             self.observer.history.mark_failure_as_known();
         }
         error_file::write_first_fatal_error(error, self.blamed_global_rank(error));
@@ -85,10 +85,10 @@ impl Group {
         }
     }
 
-    /// Returns the culprit of the group's failure, or `None` if the group works or its failure
-    /// names no culprit.
+    /// Returns the culprit of the group's failure, or a rank that has died although the group has
+    /// not failed. Returns `None` if there is neither, or if the failure names no culprit.
     pub fn culprit(&self) -> Option<Culprit> {
-        self.with_culprit_process(self.failure()?).culprit_details()
+        self.with_culprit_process(self.failure_or_death()?).culprit_details()
     }
 
     /// Runs `run` and converts a panic to an error. A panic also fails the group, because other

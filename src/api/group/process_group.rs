@@ -34,8 +34,8 @@ use std::time::Duration;
 /// The default deadline of an operation: 30 minutes, as in c10d.
 const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
 
-/// The maximum number of members that a log line lists.
-const MAX_MEMBERS_LISTED: usize = 64;
+/// The maximum number of characters of the log line with the members of a group.
+const MAX_MEMBERS_LINE: usize = 200;
 
 /// How a group was created, and the properties that groups derived from it inherit.
 #[derive(Debug)]
@@ -143,6 +143,7 @@ impl Group {
         });
         deadlock::start_watching();
         let abort_propagator = AbortPropagator::new(&name, backend.as_ref());
+        backend.start_standalone();
         Self {
             _recorder_membership: membership,
             id,
@@ -263,6 +264,12 @@ impl Group {
         self.backend.failure()
     }
 
+    /// Returns the failure of the group, or the death of a rank although the group has not failed.
+    /// After such a death, calls that do not need the dead rank still succeed.
+    pub fn failure_or_death(&self) -> Option<Error> {
+        self.failure().or_else(|| self.backend.first_death())
+    }
+
     /// Returns the number of collectives that this rank has issued.
     pub fn collectives_issued(&self) -> u64 {
         self.queue.issued()
@@ -358,7 +365,7 @@ impl Group {
             "security": self.origin.security.setting().name(),
             "timeout_ms": self.timeout_ms(),
             "operations_issued": self.queue.issued(),
-            "error": self.failure().map(|error| error.message().to_owned()),
+            "error": self.failure_or_death().map(|error| error.message().to_owned()),
             "members": members,
             backend_key: self.backend.describe(),
             "skew": skew,
@@ -377,7 +384,7 @@ impl Group {
         crate::log!(
             LogLevel::Info,
             "{} of {} was created in {} ms (id {}): back end {}, transport {}, operation timeout \
-             {} ms, arrival check before each collective {}; members: {}",
+             {} ms, arrival check before each collective {}",
             self.describe_rank(),
             self.size(),
             took.as_millis(),
@@ -386,10 +393,9 @@ impl Group {
             transport,
             self.timeout_ms(),
             if self.has_arrival_check { "on" } else { "off" },
-            format_members(self.backend.rank_locations())
         );
-        let algorithms = native.get("algorithms").cloned().unwrap_or_default();
-        crate::log!(LogLevel::Info, "{} uses algorithms: {algorithms}", self.describe_rank());
+        let members = format_members(self.describe_rank(), self.backend.rank_locations());
+        crate::log!(LogLevel::Info, "{members}");
     }
 
     /// Logs the release of the group.
@@ -397,7 +403,7 @@ impl Group {
         if !is_group_log_enabled() {
             return;
         }
-        let failure = self.failure().map(|error| format!("; it failed: {error}"));
+        let failure = self.failure_or_death().map(|error| format!("; it failed: {error}"));
         crate::log!(
             LogLevel::Info,
             "{} is released after {} and {}{}",
@@ -427,12 +433,44 @@ fn is_group_log_enabled() -> bool {
     debug::level() >= DebugLevel::Info && log::enabled(LogLevel::Info)
 }
 
-fn format_members(locations: &[RankLocation]) -> String {
-    let listed =
-        locations.iter().take(MAX_MEMBERS_LISTED).map(|location| location.name.to_string());
-    let mut text = listed.collect::<Vec<_>>().join("; ");
-    if locations.len() > MAX_MEMBERS_LISTED {
-        text.push_str(&format!(" and {} more", locations.len() - MAX_MEMBERS_LISTED));
+/// Lists the members that fit into one log line after `prefix`.
+fn format_members(prefix: String, locations: &[RankLocation]) -> String {
+    let (mut line, mut listed) = (prefix + " has the members:", 0);
+    for location in locations {
+        let member = format!(" {};", location.name);
+        // The last member needs no room for the number of the others.
+        if line.len() + member.len() + " and 1048576 more".len() > MAX_MEMBERS_LINE {
+            break;
+        }
+        line.push_str(&member);
+        listed += 1;
     }
-    text
+    line.pop();
+    match locations.len() - listed {
+        0 => line,
+        more => format!("{line} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_with_many_members_is_short() {
+        let location = |rank| RankLocation {
+            name: backend::PeerName::new(rank, 4711, "host-of-a-job".into()),
+            host_index: 0,
+            local_rank: rank,
+        };
+        let locations: Vec<RankLocation> = (0..500).map(location).collect();
+        let line = format_members("group world, rank 3".to_owned(), &locations);
+        assert!(
+            line.starts_with("group world, rank 3 has the members: rank 0 (pid 4711, "),
+            "{line}"
+        );
+        assert!(line.len() <= MAX_MEMBERS_LINE && line.ends_with(" more"), "{line}");
+        let line = format_members("group a, rank 0".to_owned(), &locations[..2]);
+        assert!(line.ends_with("; rank 1 (pid 4711, host host-of-a-job)"), "{line}");
+    }
 }

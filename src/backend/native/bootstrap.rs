@@ -14,8 +14,9 @@
 
 use super::cores::are_oversubscribed;
 use super::memory_sharing::{MemorySharing, SharingTrial};
+use super::open_domains::DomainMembership;
 use super::peer_info::{NativePeerInfo, check_transport};
-use super::{DomainMembership, NativeBackend, malformed_peer_info};
+use super::{NativeBackend, malformed_peer_info};
 use crate::algo::GroupShape;
 use crate::algo::fast_path::FastPathState;
 use crate::algo::group_state::GroupState;

@@ -7,6 +7,7 @@ mod cores;
 #[cfg(not(loom))]
 mod fast_path_tests;
 mod memory_sharing;
+pub mod open_domains;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod peer_departure_tests;
@@ -36,8 +37,8 @@ use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{
     Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain, cma_bounce,
 };
+use open_domains::DomainMembership;
 use serde_json::{Value, json};
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -70,25 +71,6 @@ pub struct NativeBackend {
     zero_copy_calls: Arc<AtomicU64>,
     /// The state that is kept between operations. The running operation holds the lock.
     state: FastPathState,
-}
-
-/// The membership of this rank in its domain. When it is dropped, the rank leaves the domain, even
-/// if other objects still hold references to the domain.
-#[derive(Debug)]
-struct DomainMembership(Arc<dyn SharedDomain>);
-
-impl Deref for DomainMembership {
-    type Target = dyn SharedDomain;
-
-    fn deref(&self) -> &Self::Target {
-        self.0.as_ref()
-    }
-}
-
-impl Drop for DomainMembership {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
 }
 
 /// The failure state of a native group, which is the failure of its domain.
@@ -159,6 +141,7 @@ impl Backend for NativeBackend {
             can_refuse_calls: false,
             has_arrival_check: self.has_arrival_check,
             algorithm_overrides: &self.algorithm_overrides,
+            is_releasable_at_exit: true,
         }
     }
 
@@ -204,6 +187,18 @@ impl Backend for NativeBackend {
 
     fn failure(&self) -> Option<Error> {
         self.domain.failure()
+    }
+
+    fn start_standalone(&self) {
+        self.domain.leave_at_exit();
+        // Ranks on several nodes learn of a death by the failure of the group.
+        if self.mesh.is_none() {
+            self.domain.tolerate_deaths();
+        }
+    }
+
+    fn first_death(&self) -> Option<Error> {
+        self.domain.first_death()
     }
 
     fn failure_state(&self) -> Option<Arc<dyn GroupFailureState>> {

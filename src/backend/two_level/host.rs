@@ -174,7 +174,12 @@ impl Backend for TwoLevelBackend {
 
     fn properties(&self) -> BackendProperties<'_> {
         let (fast_path, can_refuse_calls) = (FastPathKind::None, true);
-        BackendProperties { fast_path, can_refuse_calls, ..self.host.properties() }
+        BackendProperties {
+            fast_path,
+            can_refuse_calls,
+            is_releasable_at_exit: false,
+            ..self.host.properties()
+        }
     }
 
     fn rank_locations(&self) -> &[RankLocation] {

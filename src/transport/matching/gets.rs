@@ -28,7 +28,7 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::sys::cma::is_refusal;
-use crate::transport::{SharedDomain, cma, cma_bounce};
+use crate::transport::{SharedDomain, arena, cma, cma_bounce};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -155,7 +155,7 @@ impl Gets {
     /// Returns whether this rank can read the memory of a rank of the domain. The first call for a
     /// rank tests this.
     pub(super) fn can_read(&mut self, local: Rank) -> bool {
-        if self.domain.has_left(local) {
+        if self.domain.has_ended(local) {
             return false;
         }
         if self.access[local] == CmaAccess::Untested {
@@ -389,6 +389,10 @@ impl Gets {
         let Some(rts) = rts_table.get_mut(peer, number) else { return GetStep::Pending };
         let table = self.domain.region().exposure_table(local);
         if !table.cancel_read(exposed.slot, number) {
+            if arena::has_process_ended(name.pid) {
+                // The death of the sender is reported soon, and then ends the receive.
+                return GetStep::Pending;
+            }
             if rts.back_half == BackHalf::PutRequested {
                 self.half_done.push(ActiveGet { has_failed: true, ..get });
                 return GetStep::Pending;

@@ -63,20 +63,25 @@ impl MatchingState {
         let link = self.peers.link(peer);
         let Some(local) = link.ring_rank().filter(|_| link.close_error.is_none()) else { return };
         // Read the flag before the ring. If the flag is set, all bytes that the peer wrote before
-        // it left are then visible.
-        let has_left = self.domain.has_left(local);
+        // it left or died are then visible.
+        let has_ended = self.domain.has_ended(local);
         let has_more = self.drain_stream(peer);
         self.has_unread_data |= has_more;
-        if has_left && !has_more && self.failure.is_none() {
+        if has_ended && !has_more && self.failure.is_none() {
             // The peer may have left because the group has failed. The failure was published before
             // the peer left, so it is visible here.
             if let Some(error) = self.domain.failure() {
                 return self.fail(error);
             }
-            let message = format!("{} has left the group", self.peers.name(peer));
-            let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(peer);
-            self.close_link(peer, &error.with_fault(RankFault::Left));
+            let error = self.domain.death(local).unwrap_or_else(|| self.left_error(peer));
+            self.close_link(peer, &error);
         }
+    }
+
+    fn left_error(&self, peer: Rank) -> Error {
+        let message = format!("{} has left the group", self.peers.name(peer));
+        let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(peer);
+        error.with_fault(RankFault::Left)
     }
 
     /// Polls the streams between nodes that may make progress.

@@ -2,6 +2,7 @@
 //! calling threads and the service thread share this state.
 
 use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::{GroupId, Rank};
 use crate::transport::neighbour::{FrameKind, NeighbourMember, PeerRoute};
 use crate::transport::region::Region;
@@ -10,8 +11,57 @@ use crate::transport::{
 };
 use crate::wait::service::Alarm;
 use crate::wait::{WaitPolicy, wait_until};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+
+/// The state of a peer that is in the domain.
+const PRESENT: u8 = 0;
+/// The state of a peer that has left in order.
+const LEFT: u8 = 1;
+/// The state of a peer that has died.
+const DIED: u8 = 2;
+
+/// Which peers of a domain have left or died, as this process knows.
+#[derive(Debug)]
+pub(super) struct PeerEnds {
+    states: Box<[AtomicU8]>,
+    /// The first peer that has died, plus 1; 0 if no peer has died.
+    first_dead: AtomicUsize,
+}
+
+impl PeerEnds {
+    pub(super) fn new(size: usize) -> Self {
+        Self {
+            states: (0..size).map(|_| AtomicU8::new(PRESENT)).collect(),
+            first_dead: AtomicUsize::new(0),
+        }
+    }
+
+    /// Records that a peer has left. Returns false if its end was recorded before.
+    pub(super) fn record_left(&self, peer: Rank) -> bool {
+        self.record(peer, LEFT)
+    }
+
+    /// Records that a peer has died. Returns false if its end was recorded before.
+    pub(super) fn record_died(&self, peer: Rank) -> bool {
+        let is_new = self.record(peer, DIED);
+        if is_new {
+            let (release, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+            // If this fails, another peer has died before.
+            let _before = self.first_dead.compare_exchange(0, peer + 1, release, relaxed);
+        }
+        is_new
+    }
+
+    fn record(&self, peer: Rank, state: u8) -> bool {
+        let state_of_peer = &self.states[peer];
+        state_of_peer.compare_exchange(PRESENT, state, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn state(&self, peer: Rank) -> u8 {
+        self.states[peer].load(Ordering::Acquire)
+    }
+}
 
 /// The state of a membership.
 #[derive(Debug)]
@@ -21,7 +71,7 @@ pub(super) struct ShmDomainShared {
     pub(super) rank: Rank,
     pub(super) peers: Arc<[PeerName]>,
     pub(super) wait_policy: WaitPolicy,
-    pub(super) has_left: Vec<AtomicBool>,
+    pub(super) ends: PeerEnds,
     /// The routes to all other ranks, in rank order. This rank has no entry.
     pub(super) routes: Box<[PeerRoute]>,
     /// The registration of this rank with the registry of the process.
@@ -37,6 +87,13 @@ impl ShmDomainShared {
     /// Returns the route to another rank.
     pub(super) fn route(&self, peer: Rank) -> &PeerRoute {
         &self.routes[peer - usize::from(peer > self.rank)]
+    }
+
+    /// Returns the error about a peer whose process has ended without leaving.
+    pub(super) fn death_error(&self, peer: Rank) -> Error {
+        let (name, doing) = (&self.peers[peer], self.region.describe_progress(peer));
+        let error = Error::new(ErrorKind::PeerFailed, format!("{name} died; it {doing}"));
+        error.with_culprit(name.rank).with_fault(RankFault::Died)
     }
 
     /// Publishes a text about this process's activity, and wakes all ranks of the domain, because
@@ -68,7 +125,28 @@ impl SharedDomain for ShmDomainShared {
     }
 
     fn has_left(&self, rank: Rank) -> bool {
-        self.has_left[rank].load(Ordering::Acquire)
+        self.ends.state(rank) == LEFT
+    }
+
+    fn has_ended(&self, rank: Rank) -> bool {
+        self.ends.state(rank) != PRESENT
+    }
+
+    fn tolerate_deaths(&self) {
+        self.region.presence(self.rank).mark_tolerant();
+    }
+
+    fn death(&self, rank: Rank) -> Option<Error> {
+        (self.ends.state(rank) == DIED).then(|| self.death_error(rank))
+    }
+
+    fn has_deaths(&self) -> bool {
+        self.ends.first_dead.load(Ordering::Relaxed) != 0
+    }
+
+    fn first_death(&self) -> Option<Error> {
+        let first = self.ends.first_dead.load(Ordering::Acquire).checked_sub(1)?;
+        Some(self.death_error(first))
     }
 
     fn notify_listeners(&self, rank: Rank) {

@@ -9,7 +9,7 @@ use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::transport::SharedDomain as _;
-use crate::transport::heartbeat::{HeartbeatMonitor, HeartbeatTiming};
+use crate::transport::heartbeat::{HeartbeatMonitor, HeartbeatTiming, without_contradiction};
 use crate::wait::service::{self, Alarm, AlarmHandler};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -53,7 +53,8 @@ impl AlarmHandler for RankHeartbeat {
         own.publish_activity(&shared.vitals.describe_activity(shared.group));
         let is_over = region.abort_record().is_set();
         let heartbeat = |peer: Rank| {
-            let is_watched = !is_over && peer != shared.rank && !region.presence(peer).has_left();
+            let has_ended = || region.presence(peer).has_left() || shared.has_ended(peer);
+            let is_watched = !is_over && peer != shared.rank && !has_ended();
             region.heartbeat(peer).beats().filter(|_| is_watched)
         };
         let mut monitor = lock(&self.monitor);
@@ -79,7 +80,8 @@ fn fail_for_silence(shared: &ShmDomainShared, silent: &[(Rank, Duration)]) {
             silence.as_secs_f64(),
             shared.region.describe_progress(rank)
         );
-        let activity = heartbeat.last_activity();
+        let is_in_operation = shared.region.progress(rank).is_in_operation();
+        let activity = without_contradiction(heartbeat.last_activity(), is_in_operation);
         if !activity.is_empty() {
             text = format!("{text}, and its process last reported that it {activity}");
         }

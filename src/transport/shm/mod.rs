@@ -23,13 +23,12 @@ pub use sharing_trial::{find_lost_link, try_links};
 
 use super::region::{Region, RegionBacking};
 use super::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::sys::shm::SegmentMapping;
 use crate::transport::neighbour::{NeighbourMember, PeerRoute};
 use crate::wait::WaitPolicy;
-use domain_state::ShmDomainShared;
-use std::sync::atomic::AtomicBool;
+use domain_state::{PeerEnds, ShmDomainShared};
 use std::sync::{Arc, Mutex, Weak};
 
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new segment is
@@ -67,7 +66,7 @@ impl ShmDomain {
     ) -> Result<Self> {
         let ShmJoinConfig { group, me: rank, vitals, .. } = *config;
         let peers = Arc::clone(config.peers);
-        let has_left = peers.iter().map(|_| AtomicBool::new(false)).collect();
+        let ends = PeerEnds::new(peers.len());
         let (listeners, heartbeat_alarm) = (DoorbellListeners::default(), Mutex::default());
         let shared = ShmDomainShared {
             group,
@@ -75,7 +74,7 @@ impl ShmDomain {
             rank,
             peers,
             wait_policy,
-            has_left,
+            ends,
             routes,
             member: Arc::clone(member),
             listeners,
@@ -119,6 +118,26 @@ impl SharedDomain for ShmDomain {
 
     fn has_left(&self, rank: Rank) -> bool {
         self.shared.has_left(rank)
+    }
+
+    fn has_ended(&self, rank: Rank) -> bool {
+        self.shared.has_ended(rank)
+    }
+
+    fn tolerate_deaths(&self) {
+        self.shared.tolerate_deaths();
+    }
+
+    fn death(&self, rank: Rank) -> Option<Error> {
+        self.shared.death(rank)
+    }
+
+    fn has_deaths(&self) -> bool {
+        self.shared.has_deaths()
+    }
+
+    fn first_death(&self) -> Option<Error> {
+        self.shared.first_death()
     }
 
     fn notify_listeners(&self, rank: Rank) {

@@ -3,7 +3,8 @@
 //!
 //! **Death and departure.** A rank that leaves in order sets its departure flag in the region (the
 //! shared memory of the host's ranks). This is a store, which cannot fail. If the link to the
-//! process of a peer ends and the peer has not set that flag, the peer has died.
+//! process of a peer ends and the peer has not set that flag, the peer has died. The death fails
+//! the domain, unless this rank tolerates deaths: then only operations that need the peer fail.
 //!
 //! **Wake requests.** On a wake request, the service thread of the peer's process calls the
 //! listeners. A rank sends one when it leaves, when it rings the doorbell of a peer that listens
@@ -12,12 +13,10 @@
 //! rank sends no further request, so many wake requests cost one system call.
 
 use super::domain_state::ShmDomainShared;
-use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::transport::SharedDomain as _;
 use crate::transport::neighbour::{NeighbourHandler, PeerRoute};
-use std::sync::atomic::Ordering;
 
 /// Handles the ends of links that ended before the domain took over their events.
 pub(super) fn check_links(shared: &ShmDomainShared) {
@@ -32,25 +31,33 @@ fn check_departure(shared: &ShmDomainShared, peer: Rank) -> bool {
     if !shared.region.presence(peer).has_left() {
         return false;
     }
-    if !shared.has_left[peer].swap(true, Ordering::AcqRel) {
-        shared.region.doorbell(shared.rank).notify();
-        shared.listeners.notify_all();
+    if shared.ends.record_left(peer) {
+        notify_own_waiters(shared);
     }
     true
 }
 
-/// Handles the end of a peer's process. If the peer has not left in order, it has died, and the
-/// domain fails.
+/// Makes the waiting threads of this rank check the peers again.
+fn notify_own_waiters(shared: &ShmDomainShared) {
+    shared.region.doorbell(shared.rank).notify();
+    shared.listeners.notify_all();
+}
+
+/// Handles the end of a peer's process. If the peer has not left in order, it has died.
 fn handle_process_end(shared: &ShmDomainShared, peer: Rank) {
-    if check_departure(shared, peer) {
+    if check_departure(shared, peer) || !shared.ends.record_died(peer) {
         return;
     }
-    let name = &shared.peers[peer];
-    let doing = shared.region.describe_progress(peer);
-    let message = format!("{name} died; it {doing}");
-    crate::log!(LogLevel::Error, "{message}");
-    let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
-    shared.fail(&error.with_fault(RankFault::Died));
+    let error = shared.death_error(peer);
+    crate::log!(LogLevel::Error, "{error}");
+    // If the group exists on the dead rank, all ranks have joined. This rank may not know this yet,
+    // and tolerates the death as well.
+    let is_tolerant = |rank| shared.region.presence(rank).is_tolerant();
+    if is_tolerant(shared.rank) || is_tolerant(peer) {
+        notify_own_waiters(shared);
+    } else {
+        shared.fail(&error);
+    }
 }
 
 impl ShmDomainShared {
@@ -107,7 +114,7 @@ mod tests {
         DoorbellListener, HeartbeatConfig, PeerName, RegionGeometry, ReusePolicy,
     };
     use crate::wait::{WaitPolicy, wait_until};
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
 
     /// Creates two ranks that are threads, with a registry each, as if they were processes.

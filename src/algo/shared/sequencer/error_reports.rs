@@ -8,7 +8,7 @@ use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::transport::Descriptor;
 use crate::transport::ctrl_slot::CtrlSlot;
-use crate::transport::heartbeat::format_activity_answer;
+use crate::transport::heartbeat::{format_activity_answer, without_contradiction};
 use crate::transport::region::CTRL_SLOT_COUNT;
 use crate::wait::slow_wait::DisplaySeconds;
 
@@ -22,14 +22,35 @@ impl ShmSequencer<'_> {
         both() && ours.call_fingerprint() != theirs.call_fingerprint() && both()
     }
 
-    pub(super) fn departure_error(&self, rank: Rank) -> Option<Error> {
-        self.shm.domain.has_left(rank).then(|| {
+    /// Returns the error about a rank that has left or died.
+    pub(in crate::algo::shared) fn departure_error(&self, rank: Rank) -> Option<Error> {
+        if !self.shm.domain.has_ended(rank) {
+            return None;
+        }
+        self.shm.domain.death(rank).or_else(|| {
             let name = self.shm.domain.peer(rank);
             let doing = self.shm.region.describe_progress(rank);
             let message = format!("{name} has left the group; it {doing}");
             let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
-            error.with_fault(RankFault::Left)
+            Some(error.with_fault(RankFault::Left))
         })
+    }
+
+    /// Returns the error about a dead rank that this rank needs in the operation, and that has not
+    /// entered it. Such an operation can never complete. The rank for which this rank waits may be
+    /// another one, which is alive and itself needs the dead rank.
+    pub(super) fn needed_death(&self) -> Option<Error> {
+        let Self { shm, operation, .. } = self;
+        if !shm.domain.has_deaths() {
+            return None;
+        }
+        let Descriptor { kind, root, .. } = operation.descriptor;
+        let order_key = operation.descriptor.order_key();
+        let is_missing = |&rank: &Rank| {
+            kind.needs_rank(root, shm.rank, rank)
+                && !shm.region.progress(rank).has_entered(order_key)
+        };
+        shm.others().filter(is_missing).find_map(|rank| shm.domain.death(rank))
     }
 
     /// Logs a long wait.
@@ -50,7 +71,9 @@ impl ShmSequencer<'_> {
     fn describe_ranks(&self, ranks: &[Rank]) -> String {
         let region = self.shm.region;
         let describe_rank = |(&rank, answer): (&Rank, Option<String>)| {
+            let is_in_operation = region.progress(rank).is_in_operation();
             let (name, doing) = (self.shm.domain.peer(rank), region.describe_progress(rank));
+            let answer = answer.map(|answer| without_contradiction(answer, is_in_operation));
             format!("{name}, which {doing}{}", format_activity_answer(answer.as_deref()))
         };
         ranks

@@ -239,7 +239,10 @@ impl ShmSequencer<'_> {
     /// Returns the reason why a wait for a rank cannot complete.
     fn halt_reason(&self, rank: Rank) -> Option<Error> {
         let failure = self.shm.domain.failure();
-        failure.or_else(|| self.departure_error(rank)).or_else(|| self.newest_mismatch(rank))
+        failure
+            .or_else(|| self.departure_error(rank))
+            .or_else(|| self.needed_death())
+            .or_else(|| self.newest_mismatch(rank))
     }
 
     /// Returns the mismatch error if the newest step that a rank has published belongs to a

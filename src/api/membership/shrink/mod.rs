@@ -93,7 +93,8 @@ impl Group {
         }
         if self.failure().is_none() {
             let message = format!("rank {} shrinks group {}", self.rank(), self.name());
-            self.fail(&Error::new(ErrorKind::Aborted, message));
+            let aborted = || Error::new(ErrorKind::Aborted, message);
+            self.fail(&self.backend.first_death().unwrap_or_else(aborted));
         }
         let Some(endpoint) = monitor.map(PeerMonitor::survivor_endpoint) else {
             return build::shrink_alone(self, &deadline);

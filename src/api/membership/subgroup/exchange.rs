@@ -15,7 +15,7 @@ use crate::api::membership::bootstrap::{
 };
 use crate::backend::BootstrapExchange;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::LogLevel;
 use crate::process::this_process;
@@ -255,7 +255,9 @@ impl DepartureCheck {
         };
         let since = self.since.get().unwrap_or_else(|| Deadline::after(DEPARTURE_GRACE));
         self.since.set(Some(since));
-        if !since.has_passed() {
+        // Messages of a rank that has died have arrived before its death is known.
+        let has_died = cause.culprit_details().is_some_and(|it| it.fault == RankFault::Died);
+        if !has_died && !since.has_passed() {
             return Ok(());
         }
         let message = format!("rank {rank} of group {} did not join: {cause}", parent.name());

@@ -251,9 +251,11 @@ impl ArrivalCheck<'_> {
     fn reject(&self, others: &[Rank], error: &Error) {
         let reply = Rejection::encode(error);
         for &rank in others {
-            if self.backend.failure().is_some() || self.send(rank, &reply).is_err() {
+            if self.backend.failure().is_some() {
                 return;
             }
+            // A rank that has left or died needs no error, but the ranks after it do.
+            drop(self.send(rank, &reply));
         }
         let is_over = || Ok(self.tracker.pending_sends.load(Ordering::Acquire) == 0);
         let is_sent = self.wait_until(&Deadline::after(GRACE), others, is_over);

@@ -9,7 +9,7 @@ use crate::process::this_process;
 use serde_json::{Value, json};
 
 /// The version of the format.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The reason of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use super::ring::{MAX_ENTRIES, short_group_id};
 use super::snapshot::newest_entries;
 use crate::api::observe::call_history::{CallHistory, CallSum};
 use crate::backend::{Backend, RankLocation};
+use crate::base::debug::{self, DebugLevel};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::sync::lock;
@@ -206,7 +207,8 @@ impl ListedGroup {
     fn refresh_failure(&mut self) {
         if self.failure.is_none() {
             let backend = self.backend.as_ref().and_then(Weak::upgrade);
-            self.failure = backend.and_then(|backend| backend.failure());
+            self.failure =
+                backend.and_then(|backend| backend.failure().or_else(|| backend.first_death()));
         }
     }
 
@@ -263,6 +265,12 @@ impl ListedGroup {
         };
         let members: Option<Vec<Value>> = locations
             .map(|locations| locations.iter().zip(self.global_ranks.iter()).map(member).collect());
+        // Few readers need the algorithms, and their description is long.
+        let has_algorithms = debug::level() >= DebugLevel::Info;
+        let algorithms = backend
+            .as_ref()
+            .filter(|_| has_algorithms)
+            .map(|backend| backend.describe().get("algorithms").cloned().unwrap_or_default());
         json!({
             "id": format!("{:016x}", self.id),
             "name": self.name,
@@ -271,6 +279,7 @@ impl ListedGroup {
             "parent": self.parent,
             "state": if self.backend.is_some() { "open" } else { "left" },
             "members": members,
+            "algorithms": algorithms,
             "failure": self.failure.as_ref().map(|error| json!({
                 "kind": format!("{:?}", error.kind()),
                 "message": error.message(),

@@ -10,7 +10,7 @@ use serde_json::Value;
 const FORMAT_NAME: &str = "libdist flight recorder";
 
 /// The supported version of the format.
-const FORMAT_VERSION: u64 = 3;
+const FORMAT_VERSION: u64 = 4;
 
 /// The largest number of entries in a dump. A recorder keeps fewer.
 const MAX_ENTRIES: usize = 10_000;
@@ -306,7 +306,7 @@ mod tests {
             (b"\x7fELF\x02\x01", "not JSON"),
             (b"[]", "not a dump"),
             (b"{\"format\":\"libdist flight recorder\",\"version\":9}", "version 9"),
-            (b"{\"format\":\"libdist flight recorder\",\"version\":3}", "\"groups\""),
+            (b"{\"format\":\"libdist flight recorder\",\"version\":4}", "\"groups\""),
         ] {
             let parse_error = Dump::parse("f", bytes).unwrap_err();
             assert!(parse_error.contains(reason), "{parse_error}");

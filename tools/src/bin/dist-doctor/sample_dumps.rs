@@ -15,7 +15,7 @@ pub(crate) struct SampleDump(Value);
 /// dump is taken at 20 s.
 pub(crate) fn sample_dump(rank: usize, size: usize, finished_count: u64) -> SampleDump {
     let mut dump = SampleDump(json!({
-        "format": "libdist flight recorder", "version": 3, "library": "0.1.0", "reason": "request",
+        "format": "libdist flight recorder", "version": 4, "library": "0.1.0", "reason": "request",
         "host": "a", "pid": 100 + rank, "rank": rank, "world_size": size,
         "origin_unix_ns": ORIGIN_UNIX_NS, "taken_ns": 20 * SECOND_NS, "groups_left_out": 0,
         "groups": [], "entries": [],
