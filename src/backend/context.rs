@@ -34,6 +34,13 @@ pub trait BootstrapExchange {
 
     /// Returns the failure that another rank published, if any.
     fn peer_failure(&self) -> Option<Error>;
+
+    /// Returns the error about a rank whose process has certainly ended; `None` if it is unknown
+    /// whether the process has ended.
+    fn death_of(&self, rank: Rank) -> Option<Error> {
+        let _ = rank;
+        None
+    }
 }
 
 /// Keys and values that the ranks of one group share while the group exists. No other group sees

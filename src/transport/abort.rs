@@ -61,7 +61,7 @@ impl AbortRecord {
             return None;
         }
         let is_complete = || (self.state.load(Ordering::Acquire) == COMPLETE).then_some(());
-        if is_complete().or_else(|| yield_until(MAX_READ_YIELDS, || true, is_complete)).is_some() {
+        if is_complete().or_else(|| yield_until(MAX_READ_YIELDS, is_complete)).is_some() {
             return Some(self.read());
         }
         let message = "the group was aborted by a rank that died before it wrote the reason";

@@ -193,7 +193,7 @@ impl HeartbeatState {
     /// 1000 attempts.
     pub fn last_activity(&self) -> String {
         let read = || self.activity.read();
-        read().or_else(|| yield_until(MAX_READ_ATTEMPTS, || true, read)).unwrap_or_default()
+        read().or_else(|| yield_until(MAX_READ_ATTEMPTS, read)).unwrap_or_default()
     }
 
     /// Requests a new activity text. The caller must then wake the owner. Returns the current

@@ -26,7 +26,7 @@ pub mod slow_wait;
 pub mod spin_history;
 mod yield_history;
 
-pub use policy::{WaitPhase, WaitPolicy, try_yield, yield_until};
+pub use policy::{WaitPhase, WaitPolicy, try_yield, yield_if_short};
 
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;

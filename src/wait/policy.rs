@@ -172,13 +172,23 @@ pub fn try_yield() -> bool {
 }
 
 /// Yields the core up to `max_yields` times, and polls after each yield. Returns the value of a
-/// successful poll.
+/// successful poll. Use this function for a small number of yields, since each yield lets another
+/// runnable thread use the core. Use [`wait_until`](super::wait_until) for longer waits.
+pub fn yield_until<T>(max_yields: u32, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    let max_yields = if POLLING_ENABLED { max_yields } else { 0 };
+    (0..max_yields).find_map(|_| {
+        std::thread::yield_now();
+        ready()
+    })
+}
+
+/// Yields the core as [`yield_until`], but not at all if long yields have shown that sleeping is
+/// better.
 ///
 /// If `is_core_wanted` returns false, no other thread needs the core. The function then polls
 /// `POLLS_PER_YIELD` times before it yields, which takes about as long as a yield and the return to
-/// this thread. Use this function for a small number of yields, since each yield lets another
-/// runnable thread use the core. Use [`wait_until`](super::wait_until) for longer waits.
-pub fn yield_until<T>(
+/// this thread.
+pub fn yield_if_short<T>(
     max_yields: u32,
     is_core_wanted: impl Fn() -> bool,
     mut ready: impl FnMut() -> Option<T>,
@@ -213,6 +223,18 @@ mod tests {
         assert_eq!([0, 999, 1000].map(|it| oversubscribed.phase(us(it))), [Yield, Yield, Sleep]);
     }
 
+    #[test]
+    fn bounded_reads_yield_even_after_long_yields() {
+        yield_history::record(Duration::from_secs(1));
+        let polls = std::cell::Cell::new(0);
+        let poll = || {
+            polls.set(polls.get() + 1);
+            (polls.get() == 5).then_some(())
+        };
+        assert!(yield_if_short(9, || true, poll).is_none() && polls.get() == 0);
+        assert!(yield_until(9, poll).is_some());
+    }
+
     /// Yields without regard to the yields before, which may have been long on a busy machine.
     fn yield_afresh<T>(
         max_yields: u32,
@@ -220,7 +242,7 @@ mod tests {
         ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         yield_history::record(Duration::ZERO);
-        yield_until(max_yields, is_core_wanted, ready)
+        yield_if_short(max_yields, is_core_wanted, ready)
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! of its own ([`AdaptiveSpin`]), because a different thread answers there.
 
 use super::growing_pause::GrowingPause;
-use super::policy::{SpinLimit, spin_for, yield_until};
+use super::policy::{SpinLimit, spin_for, yield_if_short};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -117,14 +117,14 @@ impl AdaptiveSpin {
             polls_per_check: SOCKET_POLLS_PER_CHECK,
         };
         let found = if self.shares_core {
-            yield_until(MAX_YIELDS, || true, &mut ready).or_else(|| {
+            yield_if_short(MAX_YIELDS, || true, &mut ready).or_else(|| {
                 let value = spin_for(limit, || false, &mut ready);
                 self.shares_core = value.is_none();
                 value
             })
         } else {
             spin_for(limit, || false, &mut ready).or_else(|| {
-                let value = yield_until(MAX_YIELDS, || true, &mut ready);
+                let value = yield_if_short(MAX_YIELDS, || true, &mut ready);
                 self.shares_core = value.is_some();
                 value
             })

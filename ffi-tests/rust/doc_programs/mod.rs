@@ -18,7 +18,10 @@ pub(crate) fn assert_prints(command: &[&str], expected: &str, title: &str) {
     let ProgramOutcome { output, .. } = run(command, LIMIT).expect_success();
     // distrun prefixes each line of a rank with the rank; lines without a prefix are its own.
     let of_rank = |line: &'_ str| Some(line.strip_prefix('[')?.split_once("] ")?.1.to_owned());
-    let mut printed: Vec<String> = output.lines().filter_map(of_rank).collect();
+    // Under distrun, the library logs warnings and errors. Their lines have process IDs.
+    let is_of_program = |line: &String| !line.starts_with("libdist ");
+    let mut printed: Vec<String> =
+        output.lines().filter_map(of_rank).filter(is_of_program).collect();
     printed.sort();
     let mut expected: Vec<&str> = expected.lines().collect();
     expected.sort_unstable();

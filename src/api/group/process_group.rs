@@ -384,7 +384,7 @@ impl Group {
         crate::log!(
             LogLevel::Info,
             "{} of {} was created in {} ms (id {}): back end {}, transport {}, operation timeout \
-             {} ms, arrival check before each collective {}",
+             {} ms, arrival check {}",
             self.describe_rank(),
             self.size(),
             took.as_millis(),

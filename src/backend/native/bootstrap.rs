@@ -83,15 +83,20 @@ pub(in crate::backend) fn create(
 }
 
 /// The maximum time for which a rank waits for a published failure after a connection has broken.
-const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
+const PEER_FAILURE_WAIT: Duration = Duration::from_millis(500);
 /// The interval between two checks for a published failure.
 const PEER_FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Replaces a connection error by the failure that a peer has published. A rank that fails closes
-/// its connections, and its published reason explains more than the broken connection.
+/// Replaces a connection error by the death of the peer, or by the failure that a peer has
+/// published. A rank that fails closes its connections, and its published reason explains more than
+/// the broken connection. A rank that finds a death does not wait, so that the other ranks, which
+/// may have lost the connection to this rank, get the reason while they wait.
 fn prefer_peer_failure(error: Error, exchange: &dyn BootstrapExchange) -> Error {
     if error.kind() != ErrorKind::Connection {
         return error;
+    }
+    if let Some(death) = error.culprit().and_then(|rank| exchange.death_of(rank)) {
+        return death;
     }
     let (limit, never) = (Deadline::after(PEER_FAILURE_WAIT), Doorbell::default());
     loop {

@@ -37,6 +37,6 @@ impl SequencerCore<'_> {
         let is_on_core =
             |rank: &Rank| core.is_none_or(|core| self.region.presence(*rank).may_run_on_core(core));
         let has_missing_rank = || self.others().filter(is_on_core).any(|rank| !has_arrived(rank));
-        wait::yield_until(MAX_YIELDS, has_missing_rank, ready)
+        wait::yield_if_short(MAX_YIELDS, has_missing_rank, ready)
     }
 }

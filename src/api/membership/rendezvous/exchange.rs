@@ -35,10 +35,7 @@ impl StoreExchange<'_> {
     /// `keys` has one key for each rank. The other hosts learn of it by the published failure.
     fn find_death(&self, keys: &[String]) -> Option<Error> {
         let absent = self.rendezvous.absent_ranks(keys).ok()?;
-        absent.into_iter().take(MAX_CHECKED_RANKS).find_map(|rank| {
-            let entry = self.rendezvous.entry_of(rank).filter(liveness::has_ended)?;
-            Some(liveness::death_error(rank, &entry))
-        })
+        absent.into_iter().take(MAX_CHECKED_RANKS).find_map(|rank| self.death_of(rank))
     }
 }
 
@@ -97,6 +94,11 @@ impl BootstrapExchange for StoreExchange<'_> {
         if let Err(error) = publish_failure() {
             log_unreported_failure(&error);
         }
+    }
+
+    fn death_of(&self, rank: Rank) -> Option<Error> {
+        let entry = self.rendezvous.entry_of(rank).filter(liveness::has_ended)?;
+        Some(liveness::death_error(rank, &entry))
     }
 
     fn peer_failure(&self) -> Option<Error> {
