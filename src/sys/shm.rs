@@ -29,7 +29,7 @@ impl Segment {
 
     /// Creates a segment of `len` zero bytes. The size is sealed: no process can change it. The
     /// pages of the first `reserved` bytes are allocated in this call, so that an exhausted memory
-    /// limit is an error of this call and not a later SIGBUS. [`Segment::reserve`] allocates
+    /// limit is an error of this call and not a later SIGBUS. [`SegmentMapping::reserve`] allocates
     /// further pages before their use.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ const RESERVE_STEPS: (libc::off_t, libc::off_t) = (2 << 20, 4096);
 
 /// Allocates the pages of `len` bytes of an in-memory file from `offset` on, if so much memory is
 /// available. `remedy` is the advice in the error text if the memory is exhausted. After an error,
-/// some pages may be allocated. ([`Segment::reserve`] allocates pages without the check of the
+/// some pages may be allocated. ([`SegmentMapping::reserve`] allocates pages without the check of
 /// available memory.)
 pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     check_available(len, remedy)?;
