@@ -2,9 +2,9 @@
 //! processes share belongs to the processes and not to their groups, so a further group costs no
 //! descriptor.
 //!
-//! Each process has one [`registry::NeighbourRegistry`], with one listening Unix socket and one *link* (a
-//! connected Unix socket) to each neighbour. The service thread reads the links. A link has three
-//! purposes:
+//! Each process has one [`registry::NeighbourRegistry`], with one listening Unix socket and one
+//! *link* (a connected Unix socket) to each neighbour. The service thread reads the links. A link
+//! has three purposes:
 //!
 //! - It carries frames ([`frame`]) for the ranks of all groups: the setup of shared memory, and
 //!   wake requests.
