@@ -118,9 +118,9 @@ static inline void start_world(void)
     REQUIRE_OK(dist_store_release(store));
 }
 
-/* Creates a group whose ranks meet in a store; each rank calls it once. */
-static inline dist_status_t join_group(dist_store_t *store, const char *name, int rank, int size,
-                                       dist_group_t **group)
+/* As join_group, with options of the back end. */
+static inline dist_status_t join_group_with(dist_store_t *store, const char *name, int rank, int size,
+                                            const char *backend_options, dist_group_t **group)
 {
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
     options.store = store;
@@ -128,9 +128,17 @@ static inline dist_status_t join_group(dist_store_t *store, const char *name, in
     options.fields = DIST_FIELD_RANK;
     options.rank = rank;
     options.world_size = size;
+    options.backend_options = backend_options;
     options.connect_timeout_ms = LIMIT_MS;
     options.timeout_ms = LIMIT_MS;
     return dist_group_create(&options, group);
+}
+
+/* Creates a group whose ranks meet in a store; each rank calls it once. */
+static inline dist_status_t join_group(dist_store_t *store, const char *name, int rank, int size,
+                                       dist_group_t **group)
+{
+    return join_group_with(store, name, rank, size, NULL, group);
 }
 
 #endif

@@ -103,12 +103,22 @@ static void use_files(const char *transport, int rank)
     STEP(dist_blob_release(dump));
 }
 
+/* Lets the report go to the original standard output at the end. */
+static void reopen_output(void)
+{
+    if (dup2(REPORT, 1) != 1) {
+        _exit(99);
+    }
+}
+
 /* `arg` is the transport, or "hosts" for two pretended hosts. */
 static int32_t run_rank(int32_t rank, void *arg)
 {
     void *memory = NULL;
     const char *transport = arg;
     CHECK(are_streams_closed("the fork"));
+    REQUIRE(setenv("DIST_TIMEOUT_MS", "20000", 1) == 0);
+    REQUIRE(setenv("DIST_CONNECT_TIMEOUT_MS", "20000", 1) == 0);
     if (strcmp(transport, "hosts") == 0) {
         REQUIRE(setenv("DIST_HOST_ID", rank < 2 ? "a" : "b", 1) == 0);
     } else {
@@ -123,15 +133,12 @@ static int32_t run_rank(int32_t rank, void *arg)
     use_files(transport, rank);
     print_something();
     STEP(dist_finalize());
-    return check_report();
-}
-
-/* Lets the report go to the original standard output at the end. */
-static void reopen_output(void)
-{
-    if (dup2(REPORT, 1) != 1) {
-        _exit(99);
+    if (check_report() != 0) {
+        reopen_output();
+        fflush(stdout);
+        return 1;
     }
+    return 0;
 }
 
 int main(void)

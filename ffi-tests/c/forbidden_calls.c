@@ -45,21 +45,6 @@ static void restrict_process(const struct job *job)
     REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
 }
 
-static dist_status_t join(dist_store_t *store, const char *name, int rank, const char *backend_options,
-                          dist_group_t **group)
-{
-    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
-    options.store = store;
-    options.name = name;
-    options.fields = DIST_FIELD_RANK;
-    options.rank = rank;
-    options.world_size = RANKS;
-    options.backend_options = backend_options;
-    options.connect_timeout_ms = LIMIT_MS;
-    options.timeout_ms = LIMIT_MS;
-    return dist_group_create(&options, group);
-}
-
 static void check_transport(dist_group_t *group, const char *transport)
 {
     dist_blob_t *json = NULL;
@@ -130,7 +115,7 @@ static int run_rank(struct shared_page *page, int rank, void *arg)
     REQUIRE_OK(dist_set_log_level(DIST_LOG_WARN));
     REQUIRE_OK(dist_set_log_callback(count_warnings, NULL));
     store = open_shared_store(page, rank);
-    REQUIRE_OK(join(store, "all", rank, NULL, &group));
+    REQUIRE_OK(join_group(store, "all", rank, RANKS, &group));
     check_transport(group, job->transport);
     check_sums(group);
     if (is_restricted) {
@@ -138,9 +123,9 @@ static int run_rank(struct shared_page *page, int rank, void *arg)
     }
     if (strcmp(job->transport, "tcp") == 0) {
         dist_group_t *second = NULL;
-        CHECK_STATUS(join(store, "shared", rank, "transport=shm", &refused), DIST_ERR_UNSUPPORTED);
+        CHECK_STATUS(join_group_with(store, "shared", rank, RANKS, "transport=shm", &refused), DIST_ERR_UNSUPPORTED);
         CHECK_MESSAGE(job->word);
-        REQUIRE_OK(join(store, "second", rank, NULL, &second));
+        REQUIRE_OK(join_group(store, "second", rank, RANKS, &second));
         check_sums(second);
         CHECK_OK(dist_group_release(second));
         CHECK(warnings == 1);

@@ -3,6 +3,7 @@
  * exit leaves in order. A process that calls _exit or that a signal ends has died. Every rank is a
  * process.
  */
+#define _DEFAULT_SOURCE
 #define _XOPEN_SOURCE 700
 #include "check.h"
 #include "nap.h"
@@ -10,6 +11,7 @@
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/types.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -311,6 +313,19 @@ static void sender_dies(struct rank *me)
     }
 }
 
+/* The number of ranks that have come to meet_survivors, in memory that all ranks share. */
+static int *arrivals;
+
+/* Waits, without a call of the library, until this number of ranks has come here. */
+static void meet_survivors(int count)
+{
+    double limit = now() + 20;
+    __sync_add_and_fetch(arrivals, 1);
+    while (__sync_add_and_fetch(arrivals, 0) < count && CHECK(now() < limit)) {
+        nap_ms(1);
+    }
+}
+
 /* A rooted call succeeds on the ranks whose result does not depend on the dead rank. A call that
  * needs the dead rank fails at once on each rank that makes it. */
 static void needed_rank_dies(struct rank *me)
@@ -323,6 +338,8 @@ static void needed_rank_dies(struct rank *me)
     }
     nap_ms(300);
     CHECK_OK(dist_broadcast(me->group, vector, COUNT, DIST_F32, 0, NULL, NULL));
+    /* The first reduction fails the group, so the other ranks must have ended the broadcast. */
+    meet_survivors(3);
     if (me->rank == 2) {
         /* The others do not depend on the arrival of this rank. */
         nap_ms(2000);
@@ -352,6 +369,8 @@ static void survivors_shrink(struct rank *me)
 int main(void)
 {
     int round;
+    arrivals = mmap(NULL, sizeof(*arrivals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(arrivals != MAP_FAILED);
     for (round = 0; round < 10; round++) {
         run_case("root_returns", 4, root_returns, 0);
         run_case("all_return", 4, all_return, 0);

@@ -7,6 +7,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
+#include "nap.h"
 
 #include <errno.h>
 #include <time.h>
@@ -222,12 +223,6 @@ static dist_store_t *make_store(enum ability ability)
     }
     REQUIRE_OK(dist_store_custom_create(&f, new_client(), &store));
     return store;
-}
-
-static void nap_ms(int ms)
-{
-    struct timespec moment = { ms / 1000, ms % 1000 * 1000000L };
-    nanosleep(&moment, NULL);
 }
 
 static int read_count(const int *count)

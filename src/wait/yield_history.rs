@@ -1,11 +1,11 @@
 //! The history of yields: decides whether a waiter yields the core before it sleeps.
 //!
-//! A yield lets an awaited thread on the same core run. If the core also has threads of other
-//! programs that compute, each of them first uses its time slice of some milliseconds, because a
-//! thread that yields goes to the end of the line. A thread that sleeps and is woken goes to the
-//! front. So after a long yield, a pause begins: the next 16 waits of the thread sleep at once.
-//! After the pause, the thread tries again, and each further long yield doubles the pause, up to
-//! 1024 waits. A yield of normal length ends the series.
+//! A yield lets an awaited thread on the same core run. But a thread that yields goes to the end
+//! of the line. If threads of other programs compute on the core, each of them first uses its time
+//! slice of some milliseconds. A thread that sleeps and is woken goes to the front. So after a
+//! long yield, a pause begins: the next 16 waits of the thread sleep at once. After the pause, the
+//! thread tries again, and each further long yield doubles the pause, up to 1024 waits. A yield of
+//! normal length ends the series.
 
 use super::growing_pause::GrowingPause;
 use std::cell::Cell;
