@@ -38,7 +38,8 @@ impl ShmSequencer<'_> {
 
     /// Returns the error about a dead rank that this rank needs in the operation, and that has not
     /// entered it. Such an operation can never complete. The rank for which this rank waits may be
-    /// another one, which is alive and itself needs the dead rank.
+    /// another one, which is alive and itself needs the dead rank. Of several, returns the rank that
+    /// died first, because the others may have ended because of its death.
     pub(super) fn needed_death(&self) -> Option<Error> {
         let Self { shm, operation, .. } = self;
         if !shm.domain.has_deaths() {
@@ -50,7 +51,9 @@ impl ShmSequencer<'_> {
             kind.needs_rank(root, shm.rank, rank)
                 && !shm.region.progress(rank).has_entered(order_key)
         };
-        shm.others().filter(is_missing).find_map(|rank| shm.domain.death(rank))
+        let deaths = || shm.others().filter(is_missing).filter_map(|rank| shm.domain.death(rank));
+        let first = shm.domain.first_death()?.culprit();
+        deaths().find(|death| death.culprit() == first).or_else(|| deaths().next())
     }
 
     /// Logs a long wait.
