@@ -21,12 +21,28 @@
 
 static char folder[64];
 
+/*
+ * Returns true if a descriptor is closed, or is closed within a second. Another thread of the library
+ * may have created a descriptor just now, which has a low number until it is moved or closed.
+ */
+static int is_closed_soon(int fd)
+{
+    int tries;
+    for (tries = 0; tries < 1000; tries++) {
+        if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) {
+            return 1;
+        }
+        usleep(1000);
+    }
+    return 0;
+}
+
 /* Returns true if the standard streams are closed, and prints the path of a descriptor that is open. */
 static int are_streams_closed(const char *step)
 {
     int fd, are_closed = 1;
     for (fd = 0; fd <= 2; fd++) {
-        if (fcntl(fd, F_GETFD) != -1 || errno != EBADF) {
+        if (!is_closed_soon(fd)) {
             char path[64], target[256] = "";
             sprintf(path, "/proc/self/fd/%d", fd);
             if (readlink(path, target, sizeof(target) - 1) < 0) {

@@ -210,7 +210,16 @@ impl ScenarioChecker<'_> {
         if self.scenario.is_killed(self.rank) || is_finalize {
             return CulpritCount::default();
         }
+        if self.is_abort_without_store(text) {
+            return CulpritCount::default();
+        }
         CulpritCount { reports: 1, right: u64::from(self.names_culprit(step, text)) }
+    }
+
+    /// Returns true if a rank aborted the group because the fault took the store away. The rank was
+    /// still in a step that needs the store.
+    fn is_abort_without_store(&self, text: &str) -> bool {
+        self.scenario.loses_store() && text.contains(" aborted group ") && text.contains("store at")
     }
 
     fn is_single_fault(&self) -> bool {
@@ -405,7 +414,7 @@ impl ScenarioChecker<'_> {
         if status == DIST_ERR_TIMEOUT && text.contains(QUEUE_TIMEOUT_TEXT) {
             return None;
         }
-        if matches!(step, Some(ScenarioStep::Store { .. })) {
+        if matches!(step, Some(ScenarioStep::Store { .. })) || self.is_abort_without_store(text) {
             return None;
         }
         (!self.names_culprit(step, text)).then_some("the culprit is not named")
