@@ -15,6 +15,7 @@
 mod body;
 mod call_buffer;
 mod checked_collective;
+mod culprit_count;
 mod fault;
 #[path = "../generator.rs"]
 mod generator;
@@ -38,10 +39,10 @@ mod toolchain;
 #[path = "../worker/mod.rs"]
 mod worker;
 
+use culprit_count::CulpritCount;
 use harness::leftovers;
 use hosts::{Hosts, ONE_NETWORK};
 use scenario::{INJECTIONS, Scenario};
-use scenario_checks::CulpritCount;
 use scenario_runner::ScenarioResult;
 use std::collections::BTreeMap;
 use std::fs;

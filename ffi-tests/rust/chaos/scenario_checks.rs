@@ -1,6 +1,7 @@
 //! Checks the reports of a scenario's survivors. Each report that the scenario does not allow is a
 //! finding.
 
+use crate::culprit_count::CulpritCount;
 use crate::scenario::{GroupCreation, Injection, Scenario, ScenarioStep};
 use crate::scenario_processes::{RankReport, ScenarioProcess, ScenarioProcesses};
 use crate::self_injection::HASTY_EXIT;
@@ -24,21 +25,6 @@ const ABORTED: i32 = 128 + libc::SIGABRT;
 
 /// A part of the error text of a call whose deadline passed before its turn.
 const QUEUE_TIMEOUT_TEXT: &str = "waiting for earlier operations";
-
-/// The number of reports about a single fault that name a rank at fault.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CulpritCount {
-    /// The first errors of ranks that are not at fault, in steps that do not need the store.
-    pub(crate) reports: u64,
-    pub(crate) right: u64,
-}
-
-impl CulpritCount {
-    pub(crate) fn add(&mut self, more: Self) {
-        self.reports += more.reports;
-        self.right += more.right;
-    }
-}
 
 /// Returns all findings about a scenario, and how often the right culprit was named.
 /// `injected_at_us` is the time at which the driver injected the fault.
@@ -316,6 +302,17 @@ impl ScenarioChecker<'_> {
                 (status == DIST_ERR_TIMEOUT && (is_named || text.contains(QUEUE_TIMEOUT_TEXT)))
                     || ([DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED].contains(&status)
                         && self.names_one_that_left(text))
+            }
+            // The victim ends in order before it joins the group, or before it has a connection with
+            // the waiting rank of another host.
+            (
+                Injection::Exit { .. } | Injection::Leave,
+                Some(ScenarioStep::Groups { way: GroupCreation::Create, .. }),
+            ) => is_named && status == DIST_ERR_TIMEOUT,
+            (Injection::Exit { .. } | Injection::Leave, step)
+                if self.is_about_messages(step) && self.scenario.hosts.contains(&1) =>
+            {
+                is_named && [DIST_ERR_TIMEOUT, DIST_ERR_ABORTED].contains(&status)
             }
             // If a message is neither sent nor received, the error only names the peer of the
             // message.

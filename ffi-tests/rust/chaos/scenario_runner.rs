@@ -1,10 +1,11 @@
 //! Runs one scenario: starts the processes, injects the fault at its time, waits until all ranks
 //! have left, and checks their reports.
 
+use crate::culprit_count::CulpritCount;
 use crate::hosts::Hosts;
 use crate::injection::{InjectionRecord, inject, signal};
 use crate::scenario::{Injection, Scenario};
-use crate::scenario_checks::{self, CulpritCount};
+use crate::scenario_checks;
 use crate::scenario_processes::{RankReport, ScenarioEnvironment, ScenarioProcesses};
 use std::path::Path;
 use std::time::Duration;

@@ -51,9 +51,12 @@ impl ShmSequencer<'_> {
             kind.needs_rank(root, shm.rank, rank)
                 && !shm.region.progress(rank).has_entered(order_key)
         };
-        let deaths = || shm.others().filter(is_missing).filter_map(|rank| shm.domain.death(rank));
-        let first = shm.domain.first_death()?.culprit();
-        deaths().find(|death| death.culprit() == first).or_else(|| deaths().next())
+        let first = shm.domain.first_death()?;
+        let is_first = |rank: Rank| first.culprit() == Some(shm.domain.peer(rank).rank);
+        if shm.others().filter(is_missing).any(is_first) {
+            return Some(first);
+        }
+        shm.others().filter(is_missing).find_map(|rank| shm.domain.death(rank))
     }
 
     /// Logs a long wait.

@@ -62,7 +62,7 @@ pub(super) struct ArrivalWatch {
     restart_timeout: Duration,
 }
 
-/// What is known of one rank.
+/// The arrival of one rank.
 #[derive(Debug)]
 enum Arrival {
     Absent,
