@@ -18,7 +18,7 @@ const MAX_LOOKUPS: usize = 64;
 
 /// Returns the error about a member whose death is known outside of the rendezvous, if any.
 #[derive(Clone, Copy)]
-pub struct LostMemberFn<'a>(pub &'a dyn Fn() -> Option<Error>);
+pub struct LostMemberFn<'a>(pub &'a (dyn Fn() -> Option<Error> + Sync));
 
 impl LostMemberFn<'_> {
     pub(super) fn call(&self) -> Option<Error> {
