@@ -22,8 +22,9 @@
 static char folder[64];
 
 /*
- * Returns true if a descriptor is closed, or is closed within a second. Another thread of the library
- * may have created a descriptor just now, which has a low number until it is moved or closed.
+ * Returns true if a descriptor is closed, or is closed within a second. Another thread of the
+ * library may have created a descriptor just now, which has a low number until it is moved or
+ * closed.
  */
 static int is_closed_soon(int fd)
 {

@@ -303,8 +303,8 @@ impl ScenarioChecker<'_> {
                     || ([DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED].contains(&status)
                         && self.names_one_that_left(text))
             }
-            // The victim ends in order before it joins the group, or before it has a connection with
-            // the waiting rank of another host.
+            // The victim ends in order before it joins the group, or before it has a connection
+            // with the waiting rank of another host.
             (
                 Injection::Exit { .. } | Injection::Leave,
                 Some(ScenarioStep::Groups { way: GroupCreation::Create, .. }),

@@ -38,8 +38,8 @@ impl ShmSequencer<'_> {
 
     /// Returns the error about a dead rank that this rank needs in the operation, and that has not
     /// entered it. Such an operation can never complete. The rank for which this rank waits may be
-    /// another one, which is alive and itself needs the dead rank. Of several, returns the rank that
-    /// died first, because the others may have ended because of its death.
+    /// another one, which is alive and itself needs the dead rank. Of several, returns the rank
+    /// that died first, because the others may have ended because of its death.
     pub(super) fn needed_death(&self) -> Option<Error> {
         let Self { shm, operation, .. } = self;
         if !shm.domain.has_deaths() {
