@@ -1,27 +1,38 @@
 /*
- * The lines that a reducer writes to the log. With the debug level INFO it writes one when it is
- * created. With DETAIL it writes one for each of the first ten steps and then for every hundredth,
- * with the names of unused parameters.
+ * The lines that a reducer writes to the log. With the debug level INFO it writes some when it is
+ * created. With DETAIL it writes some for each of the first ten steps and then for every hundredth,
+ * with the names of unused parameters. No line has more than 200 characters.
  */
 #include "check.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int created, steps;
-static char last_step[4096];
+static char creation[4096], last_step[4096];
+
+/* The number of characters that the log on standard error adds to a line. */
+#define PREFIX_LENGTH strlen("libdist INFO: ")
+
+static void append(char *text, const char *line)
+{
+    size_t length = strlen(text);
+    snprintf(text + length, sizeof(creation) - length, "%s\n", line);
+}
 
 static void record_line(int32_t level, const char *line, void *user)
 {
     (void)level;
     (void)user;
     pthread_mutex_lock(&lock);
-    if (strstr(line, "reducer on ") != NULL && strstr(line, "num_parameter_tensors: 2") != NULL) {
-        created++;
-        CHECK(strstr(line, "module_name: tiny") != NULL && strstr(line, "dtypes: f32") != NULL);
-        CHECK(strstr(line, "total_parameter_size_bytes: 48") != NULL && strstr(line, "world_size: 1") != NULL);
-        CHECK(strstr(line, "gradient_as_bucket_view: true") != NULL && strstr(line, "bucket_sizes: ") != NULL);
-    } else if (strstr(line, "reducer on ") != NULL && strstr(line, "iteration: ") != NULL) {
-        steps++;
-        snprintf(last_step, sizeof(last_step), "%s", line);
+    CHECK(strlen(line) + PREFIX_LENGTH <= 200);
+    if (strstr(line, "reducer on ") != NULL && strstr(line, ", iteration ") != NULL) {
+        if (strstr(line, "has_rebuilt_buckets: ") != NULL) {
+            steps++;
+            last_step[0] = '\0';
+        }
+        append(last_step, line);
+    } else if (strstr(line, "reducer on ") != NULL) {
+        created += strstr(line, "num_parameter_tensors: 2") != NULL;
+        append(creation, line);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -61,11 +72,16 @@ int main(void)
     CHECK_OK(dist_set_debug_level(DIST_DEBUG_INFO));
     train(group, 1);
     CHECK(created == 1 && steps == 0);
+    CHECK(strstr(creation, "module_name: tiny") != NULL && strstr(creation, "dtypes: f32") != NULL);
+    CHECK(strstr(creation, "total_parameter_size_bytes: 48") != NULL);
+    CHECK(strstr(creation, "world_size: 1") != NULL && strstr(creation, "bucket_sizes: ") != NULL);
+    CHECK(strstr(creation, "gradient_as_bucket_view: true") != NULL);
     CHECK_OK(dist_set_debug_level(DIST_DEBUG_DETAIL));
     train(group, 150);
     CHECK(created == 2 && steps == 11);
-    CHECK(strstr(last_step, "iteration: 100,") != NULL && strstr(last_step, "unused_parameters: \"decoder\"") != NULL);
-    CHECK(strstr(last_step, "unused_parameter_size: 24") != NULL && strstr(last_step, "votes: 0x2 of ranks [0]") != NULL);
+    CHECK(strstr(last_step, ", iteration 100: ") != NULL && strstr(last_step, "unused_parameters: \"decoder\"") != NULL);
+    CHECK(strstr(last_step, "unused_parameter_size: 24") != NULL && strstr(last_step, "votes: 0x2") != NULL);
+    CHECK(strstr(last_step, "voters: 0") != NULL);
     CHECK(strstr(last_step, "backward_compute_comm_overlap_time: ") != NULL);
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_store_release(store));

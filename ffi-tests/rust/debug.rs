@@ -236,6 +236,27 @@ fn info_level_logs_group_creation() {
     }
 }
 
+#[test]
+fn detail_level_logs_short_lines() {
+    let calls = "all_reduce f32 SUM 70000\nbroadcast f32 4 0\nbarrier\nall_reduce f32 SUM 7";
+    let program = format!("init\n{calls}\nfinalize\nleaks\n");
+    for transport in TRANSPORTS {
+        let variables = [
+            ("DIST_DEBUG_LEVEL", "DETAIL"),
+            ("DIST_LOG_LEVEL", "TRACE"),
+            ("DIST_TRANSPORT", *transport),
+        ];
+        let ended = job(3, &variables, |_| program.clone()).finish();
+        for name in names(3) {
+            let log = ended.stderr_text(&name);
+            let mut lines = log.lines().filter(|line| line.starts_with("libdist "));
+            assert!(lines.clone().count() > 10, "{log}");
+            assert_eq!(lines.find(|line| line.chars().count() > 200), None);
+        }
+        assert_all_left(&ended, 3);
+    }
+}
+
 /// Returns the end of a log line about an operation, and whether the log must have it.
 fn assert_operation_lines(variables: &[(&str, &str)], ends: bool, starts: bool) {
     // The third call of each kind takes the fast path if it is not logged.

@@ -83,6 +83,9 @@ pub trait LogSink: Send + Sync {
     fn write_line(&self, level: LogLevel, text: &str);
 }
 
+/// The maximum number of characters of a line that describes an object.
+const MAX_LINE_CHARS: usize = 200;
+
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 /// Whether the log level has been set explicitly.
 static IS_LEVEL_SET: AtomicBool = AtomicBool::new(false);
@@ -147,6 +150,35 @@ pub fn write(level: LogLevel, text: fmt::Arguments<'_>) {
     }
 }
 
+/// Writes fields as "name: value", in as many lines as they need. Each line begins with `head`, and
+/// has at most [`MAX_LINE_CHARS`] characters if `head` is not longer than half of that.
+pub fn write_fields(level: LogLevel, head: &str, fields: &[(&str, String)]) {
+    let head_chars = "libdist ERROR: ".len() + head.chars().count() + ": ".len();
+    let room = MAX_LINE_CHARS.saturating_sub(head_chars).max(MAX_LINE_CHARS / 3);
+    let mut line = String::new();
+    for (name, value) in fields {
+        let field = cut(format!("{name}: {value}"), room);
+        if !line.is_empty() && line.chars().count() + ", ".len() + field.chars().count() > room {
+            write(level, format_args!("{head}: {line}"));
+            line.clear();
+        }
+        if !line.is_empty() {
+            line += ", ";
+        }
+        line += &field;
+    }
+    write(level, format_args!("{head}: {line}"));
+}
+
+/// Cuts a text to this number of characters. The end of a text that was cut is "...".
+fn cut(text: String, room: usize) -> String {
+    const MARK: &str = "...";
+    match text.chars().count() <= room {
+        true => text,
+        false => text.chars().take(room.saturating_sub(MARK.len())).chain(MARK.chars()).collect(),
+    }
+}
+
 fn write_to_stderr(level: LogLevel, text: fmt::Arguments<'_>) {
     use std::io::Write as _;
     let line = format!("libdist {}: {text}\n", level.name());
@@ -167,6 +199,12 @@ macro_rules! log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        assert_eq!(cut("é".repeat(5), 5), "é".repeat(5));
+        assert_eq!(cut("é".repeat(9), 5), "éé...");
+    }
 
     #[test]
     fn torch_level_names_and_numbers_are_parsed() {

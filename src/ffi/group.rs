@@ -118,7 +118,11 @@ dist_export! {
             return Err(Error::invalid("rank is not set: put DIST_FIELD_RANK into fields"));
         }
         check_reserved(options.reserved)?;
-        let group = Group::create(GroupOptions {
+        let global_ranks =
+            optional_ranks(options.global_ranks, options.n_global_ranks, "global_ranks")?;
+        // The members are ranks of the world, which may know that one of them has died.
+        let world = global_ranks.as_ref().and_then(|_| runtime::world().ok());
+        let options = GroupOptions {
             store: Arc::clone(STORES.get(options.store)?.store()),
             rank: index(options.rank, "rank")?,
             size: index(options.world_size, "world_size")?,
@@ -130,9 +134,10 @@ dist_export! {
             name: required_str(options.name, "name")?.to_owned(),
             timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
-            global_ranks: optional_ranks(options.global_ranks, options.n_global_ranks, "global_ranks")?,
+            global_ranks,
             job_secret: None,
-        })?;
+        };
+        let group = Group::create_within(options, world.as_deref())?;
         out.write(insert_group(Arc::new(group))?);
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! All fields are atomic words. The rank itself is the only writer.
 
 use super::exposure::ProcessCookie;
+use crate::base::ids::Rank;
 use crate::base::sync::{AtomicU64, Ordering};
 
 /// The presence record of one rank. The record is zeroed until the rank joins.
@@ -19,6 +20,8 @@ pub struct RankPresence {
     left_flag: AtomicU64,
     /// Not zero once the group exists on the rank, and the rank tolerates deaths.
     tolerance_flag: AtomicU64,
+    /// The first rank of whose death this rank knows, plus 1; 0 if it knows of none.
+    known_death: AtomicU64,
     /// The number of the core on which the rank last recorded itself, plus 1; 0 if the rank has
     /// recorded none. The word is written only when the core has changed.
     last_core: AtomicU64,
@@ -60,6 +63,19 @@ impl RankPresence {
         self.tolerance_flag.load(Ordering::Acquire) != 0
     }
 
+    /// Records that the rank knows of the death of another rank. Only the first one is kept.
+    pub fn record_known_death(&self, dead: Rank) {
+        if self.known_death.load(Ordering::Relaxed) == 0 {
+            self.known_death.store(dead as u64 + 1, Ordering::Release);
+        }
+    }
+
+    /// Returns the first rank of whose death the rank knows. The number comes from the memory of
+    /// the rank, so the caller checks it.
+    pub fn known_death(&self) -> Option<u64> {
+        self.known_death.load(Ordering::Acquire).checked_sub(1)
+    }
+
     /// Records the core on which the rank runs.
     pub fn record_core(&self, core: usize) {
         let core = core as u64 + 1;
@@ -79,6 +95,14 @@ impl RankPresence {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_known_death_is_kept() {
+        let presence = RankPresence::default();
+        assert_eq!(presence.known_death(), None);
+        [2, 0].into_iter().for_each(|dead| presence.record_known_death(dead));
+        assert_eq!(presence.known_death(), Some(2));
+    }
 
     #[test]
     fn last_core_is_recorded() {

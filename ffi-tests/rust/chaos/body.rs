@@ -5,7 +5,6 @@
 //!
 //! The rank checks results and memory itself. The driver checks which rank reports which error, and
 //! when.
-#![allow(unsafe_code, reason = "limits of a process have no safe interface")]
 
 use crate::call_buffer::CallBuffer;
 use crate::checked_collective::{
@@ -15,7 +14,8 @@ use crate::library::{
     self, CallError, CallResult, GroupHandle, JoinOptions, MessageAddress, StoreHandle, StoreRole,
     world,
 };
-use crate::scenario::{CollectiveKind, Injection, Scenario, ScenarioStep};
+use crate::scenario::{CollectiveKind, GroupCreation, Injection, Scenario, ScenarioStep};
+use crate::self_injection;
 use crate::worker::now_us;
 use crate::worker::resource_snapshot::ResourceSnapshot;
 use dist::ffi::types::DIST_ERR_INTERNAL;
@@ -161,8 +161,19 @@ impl<'a, 'b> ScenarioRank<'a, 'b> {
     pub(crate) fn run(&mut self) {
         let scenario = self.scenario;
         for (number, step) in scenario.steps.iter().enumerate() {
+            let is_trigger = number == scenario.trigger.1 && self.rank == scenario.victim;
+            if is_trigger && scenario.injection == Injection::Leave && number > 0 {
+                let last = scenario.steps.len() - 1;
+                drop(self.report(last, |rank| rank.step(last, &ScenarioStep::Finalize)));
+                return;
+            }
+            if is_trigger {
+                self_injection::inject_before_step(scenario);
+            }
             let outcome = self.report(number, |rank| rank.step(number, step));
             if let Err(failure) = outcome {
+                self.report_culprit(number);
+                self_injection::end_after_error(scenario);
                 if number > 0 && !matches!(step, ScenarioStep::Finalize) {
                     self.act_after_failure(number, &failure);
                 }
@@ -220,9 +231,6 @@ impl<'a, 'b> ScenarioRank<'a, 'b> {
 
     fn step(&mut self, number: usize, step: &ScenarioStep) -> CallResult {
         let limit = self.scenario.timeout_ms;
-        if number == self.scenario.trigger.1 && self.rank == self.scenario.victim {
-            self.inject_into_self();
-        }
         let turn = number * 1_000_000;
         match *step {
             ScenarioStep::Init => self.init(),
@@ -238,9 +246,11 @@ impl<'a, 'b> ScenarioRank<'a, 'b> {
             ScenarioStep::Store { setter, after_ms } => {
                 self.synchronise_in_store(number, setter, after_ms)
             }
-            ScenarioStep::Groups { split } => self.use_subgroups(split, turn),
+            ScenarioStep::Groups { way, times } => {
+                (turn..turn + 10 * times).step_by(10).try_for_each(|turn| self.use_group(way, turn))
+            }
             ScenarioStep::Shrink { aborter, after_ms } => {
-                self.abort_and_shrink(aborter, after_ms, turn)
+                self.abort_and_shrink(number, aborter, after_ms)
             }
             ScenarioStep::Finalize => {
                 self.timed(limit.max(FINALIZE_TIMEOUT_MS), |_| library::finalize())
@@ -248,30 +258,37 @@ impl<'a, 'b> ScenarioRank<'a, 'b> {
         }
     }
 
-    /// Injects the faults that the victim causes in its own process.
-    fn inject_into_self(&self) {
-        match self.scenario.injection {
-            Injection::Delay { ms, .. } => std::thread::sleep(Duration::from_millis(ms)),
-            Injection::MemoryLimit { kib } => limit_memory(kib),
-            _ => {}
+    fn init(&mut self) -> CallResult {
+        let join = self.join_options(format!("chaos {}", self.scenario.origin));
+        self.timed(self.scenario.connect_ms, |_| library::init(&join))?;
+        if self.scenario.injection == Injection::KillParent && self.rank == self.scenario.victim {
+            let child = self_injection::fork_child();
+            self.reports.line(&format!("forked {child}"));
         }
+        Ok(())
     }
 
-    fn init(&mut self) -> CallResult {
+    fn join_options(&self, name: String) -> JoinOptions {
         let scenario = self.scenario;
-        let join = JoinOptions {
+        JoinOptions {
             store: self.store,
-            name: &format!("chaos {}", scenario.origin),
+            name,
             rank: self.rank,
             size: scenario.size,
             timeout_ms: scenario.timeout_ms,
             connect_ms: scenario.connect_ms,
-            backend_options: &format!(
+            backend_options: format!(
                 "transport={};host_id=h{}",
                 scenario.transport, scenario.hosts[self.rank]
             ),
-        };
-        self.timed(scenario.connect_ms, |_| library::init(&join))
+        }
+    }
+
+    /// Reports which rank the library calls the culprit of the world's failure.
+    fn report_culprit(&mut self, step: usize) {
+        if let Some((rank, kind)) = world().culprit() {
+            self.reports.line(&format!("culprit {step} {rank} {kind}"));
+        }
     }
 
     fn run_calls(
@@ -424,20 +441,28 @@ impl<'a, 'b> ScenarioRank<'a, 'b> {
         Ok(())
     }
 
-    fn use_subgroups(&mut self, split: bool, turn: usize) -> CallResult {
+    fn use_group(&mut self, way: GroupCreation, turn: usize) -> CallResult {
         let Scenario { size, timeout_ms, connect_ms, .. } = *self.scenario;
         let limit = timeout_ms + connect_ms;
-        let group = if split {
-            Some(self.timed(limit, |rank| world().split(rank.rank % 2, connect_ms))?)
-        } else {
-            let members: Vec<usize> = (0..size.max(3) - 1).collect();
-            self.timed(limit, |_| world().subgroup(&members, connect_ms))?
+        let group = match way {
+            GroupCreation::Split => {
+                Some(self.timed(limit, |rank| world().split(rank.rank % 2, connect_ms))?)
+            }
+            GroupCreation::New => {
+                let members: Vec<usize> = (0..size.max(3) - 1).collect();
+                self.timed(limit, |_| world().subgroup(&members, connect_ms))?
+            }
+            GroupCreation::Create => {
+                let join = self.join_options(format!("chaos group {turn}"));
+                Some(self.timed(limit, |_| GroupHandle::create(&join))?)
+            }
         };
         let Some(group) = group else { return Ok(()) };
         self.use_and_release(group, turn)
     }
 
-    fn abort_and_shrink(&mut self, aborter: usize, after_ms: u64, turn: usize) -> CallResult {
+    fn abort_and_shrink(&mut self, number: usize, aborter: usize, after_ms: u64) -> CallResult {
+        let turn = number * 1_000_000;
         // A rank that leaves this barrier knows that all ranks have finished the earlier steps.
         let entered = self.run_calls((CollectiveKind::Barrier, 0), 1, 1, turn);
         if self.rank == aborter {
@@ -452,6 +477,7 @@ impl<'a, 'b> ScenarioRank<'a, 'b> {
         self.report_unless(!is_panic, || "there was a panic".to_owned());
         let (window_ms, connect_ms) = (self.scenario.shrink_window_ms(), self.scenario.connect_ms);
         let group = self.timed(connect_ms, |_| world().shrink(window_ms, connect_ms))?;
+        self.reports.line(&format!("rest {}", group.size()));
         self.use_and_release(group, turn + 500_000)
     }
 
@@ -461,15 +487,4 @@ impl<'a, 'b> ScenarioRank<'a, 'b> {
         let released = self.timed(FINALIZE_TIMEOUT_MS, |_| group.release());
         outcome.and(released)
     }
-}
-
-/// Limits the address space of the process to its present size plus `kib`.
-fn limit_memory(kib: u64) {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = pages.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0);
-    let bytes = pages * 4096 + kib * 1024;
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: the call reads one structure, which is on this stack.
-    let status = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
-    assert_eq!(status, 0);
 }

@@ -36,7 +36,10 @@ pub(crate) fn inject(
     let pid = |rank: usize| processes.process(Some(rank)).pid;
     let mut done = InjectionRecord { at_us: now_us(), idle_connections: Vec::new() };
     match scenario.injection {
-        Injection::Kill { .. } => {
+        Injection::Kill { .. }
+        | Injection::KillAtCreation
+        | Injection::KillParent
+        | Injection::KillThenExit { .. } => {
             for rank in (0..scenario.size).filter(|&rank| scenario.is_killed(rank)) {
                 signal(pid(rank), libc::SIGKILL);
             }
@@ -53,10 +56,15 @@ pub(crate) fn inject(
         }
         Injection::Close { which } => close_socket(pid(scenario.victim), which),
         Injection::Partition => hosts.iter().for_each(|hosts| hosts.disconnect(1)),
+        Injection::Reject => hosts.iter().for_each(|hosts| hosts.reject(1)),
         Injection::BadFrames { seed } => done.idle_connections = send_garbage(processes, seed),
         Injection::StoreDeath => signal(processes.process(None).pid, libc::SIGKILL),
         // The rank injects these faults itself, or they exist from the start.
-        Injection::Delay { .. } | Injection::MemoryLimit { .. } | Injection::FullDisk { .. } => {}
+        Injection::Delay { .. }
+        | Injection::MemoryLimit { .. }
+        | Injection::FullDisk { .. }
+        | Injection::Exit { .. }
+        | Injection::Leave => {}
     }
     done
 }

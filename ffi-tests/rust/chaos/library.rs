@@ -13,7 +13,8 @@ use dist::ffi::collective_blocks::{dist_all_to_all, dist_gather, dist_scatter};
 use dist::ffi::collective_v::{
     dist_all_gather_v, dist_all_to_all_v, dist_gather_v, dist_reduce_scatter_v, dist_scatter_v,
 };
-use dist::ffi::group::{dist_group_abort, dist_group_release, dist_world};
+use dist::ffi::culprit::dist_group_culprit;
+use dist::ffi::group::{dist_group_abort, dist_group_create, dist_group_release, dist_world};
 use dist::ffi::group_new::{dist_group_new, dist_group_split};
 use dist::ffi::group_shrink::dist_group_shrink;
 use dist::ffi::memory::{dist_mem_alloc, dist_mem_free};
@@ -27,9 +28,9 @@ use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
 use dist::ffi::store_handle::{dist_store_release, dist_store_set_timeout};
 use dist::ffi::types::{
     DIST_DEVICE_HOST, DIST_FIELD_LISTEN_FD, DIST_FIELD_RANK, DIST_I32, DIST_OK, DIST_SUM,
-    DIST_TERMINATED, DIST_WAIT_FOREVER, dist_group_new_options_t, dist_group_t,
-    dist_init_options_t, dist_shrink_options_t, dist_status_t, dist_store_file_options_t,
-    dist_store_t, dist_store_tcp_options_t, dist_work_t,
+    DIST_TERMINATED, DIST_WAIT_FOREVER, dist_culprit_t, dist_group_new_options_t,
+    dist_group_options_t, dist_group_t, dist_init_options_t, dist_shrink_options_t, dist_status_t,
+    dist_store_file_options_t, dist_store_t, dist_store_tcp_options_t, dist_work_t,
 };
 use dist::ffi::work::{dist_work_release, dist_work_wait};
 use std::ffi::{CStr, CString, c_void};
@@ -177,19 +178,19 @@ impl StoreHandle {
     }
 }
 
-/// The arguments with which a rank joins the world group.
-pub(crate) struct JoinOptions<'a> {
+/// The arguments with which a rank joins the world group or another group of all ranks.
+pub(crate) struct JoinOptions {
     pub(crate) store: StoreHandle,
-    pub(crate) name: &'a str,
+    pub(crate) name: String,
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) timeout_ms: i64,
     pub(crate) connect_ms: i64,
-    pub(crate) backend_options: &'a str,
+    pub(crate) backend_options: String,
 }
 
-pub(crate) fn init(join: &JoinOptions<'_>) -> CallResult {
-    let (wishes, name) = (terminated(join.backend_options), terminated(join.name));
+pub(crate) fn init(join: &JoinOptions) -> CallResult {
+    let (wishes, name) = (terminated(&join.backend_options), terminated(&join.name));
     let mut options: dist_init_options_t = defaults();
     options.struct_size = size_of::<dist_init_options_t>();
     options.fields = DIST_FIELD_RANK;
@@ -253,6 +254,38 @@ impl GroupHandle {
     pub(crate) fn size(self) -> usize {
         // SAFETY: the call takes a handle, which the library checks.
         usize::try_from(unsafe { dist_get_world_size(self.0) }).unwrap()
+    }
+
+    /// Creates a group of all ranks through the store.
+    pub(crate) fn create(join: &JoinOptions) -> CallResult<Self> {
+        let (wishes, name) = (terminated(&join.backend_options), terminated(&join.name));
+        let mut options: dist_group_options_t = defaults();
+        options.struct_size = size_of::<dist_group_options_t>();
+        options.fields = DIST_FIELD_RANK;
+        options.store = join.store.0;
+        options.rank = i32::try_from(join.rank).unwrap();
+        options.world_size = i32::try_from(join.size).unwrap();
+        options.timeout_ms = join.timeout_ms;
+        options.connect_timeout_ms = join.connect_ms;
+        options.backend_options = wishes.as_ptr();
+        options.name = name.as_ptr();
+        let world_ranks: Vec<i32> = (0..options.world_size).collect();
+        options.global_ranks = world_ranks.as_ptr();
+        options.n_global_ranks = world_ranks.len();
+        let mut group = null_mut();
+        // SAFETY: the options and their texts outlive the call, and `group` takes the handle.
+        let status = unsafe { dist_group_create(&raw const options, &raw mut group) };
+        outcome(status).map(|()| Self(group))
+    }
+
+    /// Returns the rank that has failed the group and the kind of its failure, if the group has
+    /// failed and its error names a rank.
+    pub(crate) fn culprit(self) -> Option<(usize, i32)> {
+        let mut culprit: dist_culprit_t = defaults();
+        culprit.struct_size = size_of::<dist_culprit_t>();
+        // SAFETY: the output pointer is valid during the call.
+        outcome(unsafe { dist_group_culprit(self.0, &raw mut culprit) }).ok()?;
+        Some((usize::try_from(culprit.rank).ok()?, culprit.kind))
     }
 
     /// Splits the group by color and returns this rank's new group.

@@ -15,6 +15,8 @@
 mod body;
 mod call_buffer;
 mod checked_collective;
+mod culprit_count;
+mod fault;
 #[path = "../generator.rs"]
 mod generator;
 #[path = "../harness/mod.rs"]
@@ -31,11 +33,13 @@ mod scenario;
 mod scenario_checks;
 mod scenario_processes;
 mod scenario_runner;
+mod self_injection;
 #[path = "../ctests/toolchain.rs"]
 mod toolchain;
 #[path = "../worker/mod.rs"]
 mod worker;
 
+use culprit_count::CulpritCount;
 use harness::leftovers;
 use hosts::{Hosts, ONE_NETWORK};
 use scenario::{INJECTIONS, Scenario};
@@ -128,6 +132,7 @@ struct RunTally {
     in_time: BTreeMap<String, u64>,
     skipped: BTreeMap<&'static str, u64>,
     findings: Vec<String>,
+    culprits: CulpritCount,
     shown: Option<Instant>,
 }
 
@@ -195,7 +200,7 @@ fn run_seeds(plan: &SeedPlan, began: Instant, tally: &Mutex<RunTally>) {
             return;
         }
         let scenario = Scenario::of_seed(seed, plan.only.as_deref());
-        if scenario.injection == scenario::Injection::Partition {
+        if scenario.injection.separates_hosts() {
             hosts.get_or_insert_with(|| Hosts::try_new(2, ONE_NETWORK).ok());
         }
         let scenario_path = folder.path().join(seed.to_string());
@@ -222,14 +227,16 @@ fn record_result(
 ) {
     match ending {
         ScenarioResult::Skipped(why) => *tally.skipped.entry(why).or_default() += 1,
-        ScenarioResult::Passed { in_time } => {
+        ScenarioResult::Passed { in_time, culprits } => {
             tally.ran += 1;
+            tally.culprits.add(culprits);
             let what = format!("{:?}", scenario.injection);
             let name = what.split([' ', '{']).next().unwrap_or_default().to_owned();
             *tally.in_time.entry(name).or_default() += u64::from(in_time);
         }
-        ScenarioResult::Failed(text) => {
+        ScenarioResult::Failed(text, culprits) => {
             tally.ran += 1;
+            tally.culprits.add(culprits);
             println!("FINDING: {text}");
             tally.findings.push(text);
         }
@@ -241,9 +248,10 @@ fn record_result(
 }
 
 fn print_summary(tally: &RunTally, began: Instant) {
-    let RunTally { ran, in_time, skipped, findings, .. } = tally;
+    let RunTally { ran, in_time, skipped, findings, culprits, .. } = tally;
     let (took, findings) = (began.elapsed().as_secs_f64(), findings.len());
     println!("{ran} seeds in {took:.1} s, {findings} findings; injected: {in_time:?}");
+    println!("the culprit is right in {} of {} reports", culprits.right, culprits.reports);
     for (why, times) in skipped {
         println!("skipped: {times} seeds, since {why}");
     }

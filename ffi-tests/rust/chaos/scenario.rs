@@ -2,6 +2,8 @@
 //! fault with its place and time. Only the seed and the user's choice of a fault determine the
 //! scenario, so that each rank and the driver compute the same one.
 
+use crate::fault::draw_injection;
+pub(crate) use crate::fault::{INJECTIONS, Injection};
 use crate::generator::Random;
 
 /// A collective.
@@ -56,6 +58,17 @@ impl CollectiveKind {
     }
 }
 
+/// How the ranks make a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GroupCreation {
+    /// `dist_group_new`: a group of all ranks but the last.
+    New,
+    /// `dist_group_split`: a group of the even ranks and one of the odd ranks.
+    Split,
+    /// `dist_group_create`: a group of all ranks, through the store.
+    Create,
+}
+
 /// A step that all ranks execute.
 #[derive(Clone, Debug)]
 pub(crate) enum ScenarioStep {
@@ -69,9 +82,8 @@ pub(crate) enum ScenarioStep {
     Pairs { count: usize, times: usize },
     /// Rank `setter` sets a key after `after_ms`; all other ranks wait for the key.
     Store { setter: usize, after_ms: u64 },
-    /// Groups of the even and the odd ranks (`dist_group_split`), or of all ranks but the last
-    /// (`dist_group_new`), with calls in each.
-    Groups { split: bool },
+    /// Makes groups in this way, with calls in each, `times` times.
+    Groups { way: GroupCreation, times: usize },
     /// Calls until rank `aborter` aborts the group; then `dist_group_shrink`, and calls in the new
     /// group. The world group is unusable afterwards.
     Shrink { aborter: usize, after_ms: u64 },
@@ -79,53 +91,12 @@ pub(crate) enum ScenarioStep {
     Finalize,
 }
 
-/// The injected fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Injection {
-    /// The victim is killed with SIGKILL; if `two` is set, the next rank as well.
-    Kill { two: bool },
-    /// The victim is stopped and resumed before any rank may report an error.
-    Pause { ms: u64 },
-    /// The victim is stopped, and resumed after all other ranks have given up.
-    Stop,
-    /// One of the victim's sockets is shut down.
-    Close { which: u64 },
-    /// The victim sleeps for `ms` before a call. If `late` is set, `ms` exceeds the deadlines of
-    /// its peers.
-    Delay { ms: u64, late: bool },
-    /// The hosts can no longer reach each other.
-    Partition,
-    /// The ranks use a file store on a disk of `pages` pages.
-    FullDisk { pages: u64 },
-    /// The victim's address space may grow by at most `kib` KiB.
-    MemoryLimit { kib: u64 },
-    /// Garbage data arrives at all listening sockets.
-    BadFrames { seed: u64 },
-    /// The process that hosts the store is killed.
-    StoreDeath,
-}
-
-/// The names of the faults for the user, and the weight of each in a random choice.
-pub(crate) const INJECTIONS: [(&str, usize); 11] = [
-    ("kill", 5),
-    ("kill-two", 1),
-    ("stop", 2),
-    ("pause", 1),
-    ("close", 3),
-    ("delay", 2),
-    ("partition", 1),
-    ("disk", 1),
-    ("memory", 2),
-    ("frames", 2),
-    ("store", 2),
-];
-
 /// The heartbeat limit (`DIST_HEARTBEAT_LIMIT_MS`) in scenarios that stop or partition ranks. It is
 /// longer than any rank waits for a core while several dozen ranks share it.
 const HEARTBEAT_LIMIT_MS: u64 = 2000;
 /// A deadline that no call reaches, and a deadline that a rank must reach.
 const LONG_MS: i64 = 20_000;
-const SHORT_MS: i64 = 1500;
+pub(crate) const SHORT_MS: i64 = 1500;
 
 /// A complete scenario.
 #[derive(Clone, Debug)]
@@ -173,22 +144,27 @@ impl Scenario {
         let mut random = Random::new(seed);
         let injection = draw_injection(&mut random, only);
         let size = 2 + random.below(7);
-        let victim = random.below(size);
-        let two_hosts = matches!(injection, Injection::Partition) || random.one_in(2);
+        let mut victim = random.below(size);
+        let two_hosts =
+            matches!(injection, Injection::Partition | Injection::Reject) || random.one_in(2);
         let interleaved = random.one_in(3);
         let host = |rank| match (two_hosts, interleaved) {
             (false, _) => 0,
             (true, true) => rank % 2,
             (true, false) => usize::from(rank >= size.div_ceil(2)),
         };
+        let hosts: Vec<usize> = (0..size).map(host).collect();
+        if injection == Injection::Leave {
+            victim = hosts.iter().position(|&host| host == hosts[victim]).unwrap_or(victim);
+        }
         let (steps, focus) = draw_steps(&mut random, size, injection);
         let span_us = random.one_of(&[0, 1000, 5000, 20_000]);
         let mut scenario = Self {
             origin: format!("seed {seed}{}", only.map_or(String::new(), |name| format!(" {name}"))),
             size,
-            hosts: (0..size).map(host).collect(),
+            hosts,
             transport: if random.one_in(5) { "tcp" } else { "auto" },
-            has_store_process: injection == Injection::StoreDeath || random.one_in(2),
+            has_store_process: injection.needs_store_process() || random.one_in(2),
             steps,
             injection,
             victim,
@@ -209,7 +185,9 @@ impl Scenario {
         match self.injection {
             // No deadline is near: the heartbeat limit ends the calls that wait for the absent
             // ranks.
-            Injection::Stop | Injection::Partition => self.heartbeat_limit_ms = HEARTBEAT_LIMIT_MS,
+            Injection::Stop | Injection::Partition | Injection::Reject => {
+                self.heartbeat_limit_ms = HEARTBEAT_LIMIT_MS;
+            }
             Injection::FullDisk { .. } | Injection::Delay { late: true, .. } => {
                 self.timeout_ms = SHORT_MS;
             }
@@ -223,7 +201,7 @@ impl Scenario {
         }
         // If the store is unreachable but its connections are open, its clients wait until the
         // deadline.
-        if self.injection == Injection::Partition
+        if self.injection.separates_hosts()
             || (self.injection == Injection::Stop && self.loses_store())
         {
             self.store_ms = SHORT_MS;
@@ -231,7 +209,7 @@ impl Scenario {
         if matches!(self.steps[self.trigger.1], ScenarioStep::Store { .. }) && !is_harmless {
             // The heartbeat limit must pass before the deadline.
             self.timeout_ms = match self.injection {
-                Injection::Stop | Injection::Partition => 4 * SHORT_MS,
+                Injection::Stop | Injection::Partition | Injection::Reject => 4 * SHORT_MS,
                 _ => SHORT_MS,
             };
         }
@@ -240,7 +218,10 @@ impl Scenario {
     /// Returns how long a shrink waits for ranks: shorter if a rank never joins.
     pub(crate) fn shrink_window_ms(&self) -> i64 {
         match self.injection {
-            Injection::Stop | Injection::Partition | Injection::Delay { late: true, .. } => 2000,
+            Injection::Stop
+            | Injection::Partition
+            | Injection::Reject
+            | Injection::Delay { late: true, .. } => 2000,
             _ => 10_000,
         }
     }
@@ -258,16 +239,17 @@ impl Scenario {
     /// Returns true if the fault kills or stops the store's host.
     pub(crate) fn loses_store(&self) -> bool {
         let of_victim = !self.has_store_process && (self.victim == 0 || self.is_killed(0));
-        self.injection == Injection::StoreDeath || of_victim
+        // A rank that leaves keeps its store until its process ends.
+        let is_kept = self.injection == Injection::Leave;
+        self.injection == Injection::StoreDeath || (of_victim && !is_kept)
     }
 
-    /// Returns true if the fault kills this rank.
+    /// Returns true if the fault ends the process of this rank.
     pub(crate) fn is_killed(&self, rank: usize) -> bool {
+        let is_second = || rank == (self.victim + 1) % self.size;
         match self.injection {
-            Injection::Kill { two } => {
-                rank == self.victim || (two && rank == (self.victim + 1) % self.size)
-            }
-            _ => false,
+            Injection::Kill { two } => rank == self.victim || (two && is_second()),
+            _ => rank == self.victim && self.injection.ends_victim(),
         }
     }
 
@@ -325,7 +307,7 @@ impl Scenario {
             has_store_process: true,
             steps: vec![
                 ScenarioStep::Init,
-                ScenarioStep::Groups { split: true },
+                ScenarioStep::Groups { way: GroupCreation::Split, times: 1 },
                 calls,
                 ScenarioStep::Finalize,
             ],
@@ -344,33 +326,6 @@ impl Scenario {
     }
 }
 
-fn draw_injection(random: &mut Random, only: Option<&str>) -> Injection {
-    let all: usize = INJECTIONS.iter().map(|(_, weight)| weight).sum();
-    let mut remaining_weight = random.below(all);
-    let drawn = INJECTIONS.iter().find(|(_, weight)| {
-        let is_it = remaining_weight < *weight;
-        remaining_weight = remaining_weight.wrapping_sub(*weight);
-        is_it
-    });
-    let name = only.or(drawn.map(|(name, _)| *name)).unwrap_or("kill");
-    let number = random.next();
-    match name {
-        "kill" => Injection::Kill { two: false },
-        "kill-two" => Injection::Kill { two: true },
-        "stop" => Injection::Stop,
-        "pause" => Injection::Pause { ms: 1 + number % 60 },
-        "close" => Injection::Close { which: number },
-        "delay" if number.is_multiple_of(2) => Injection::Delay { ms: number % 100, late: false },
-        "delay" => Injection::Delay { ms: 2 * SHORT_MS.unsigned_abs(), late: true },
-        "partition" => Injection::Partition,
-        "disk" => Injection::FullDisk { pages: 1 + number % 12 },
-        "memory" => Injection::MemoryLimit { kib: number % 20_000 },
-        "frames" => Injection::BadFrames { seed: number },
-        "store" => Injection::StoreDeath,
-        other => panic!("no such injection: {other}"),
-    }
-}
-
 /// Draws the steps of the ranks, and the step in which the fault occurs.
 fn draw_steps(
     random: &mut Random,
@@ -386,7 +341,11 @@ fn draw_steps(
         0 => 0,
         1 => steps.len(),
         _ => {
-            steps.push(draw_step(random, size, true));
+            let in_focus = draw_step(random, size, true);
+            steps.push(match injection {
+                Injection::KillAtCreation => draw_groups(random, 4),
+                _ => in_focus,
+            });
             steps.len() - 1
         }
     };
@@ -397,8 +356,12 @@ fn draw_steps(
     steps.push(ScenarioStep::Finalize);
     // The victim injects these faults itself, before a call.
     let last_call = steps.len() - 2;
-    let by_itself = matches!(injection, Injection::Delay { .. } | Injection::MemoryLimit { .. });
-    (steps, if by_itself { focus.min(last_call) } else { focus })
+    (steps, if injection.is_by_victim() { focus.min(last_call) } else { focus })
+}
+
+fn draw_groups(random: &mut Random, times: usize) -> ScenarioStep {
+    let ways = [GroupCreation::New, GroupCreation::Split, GroupCreation::Create];
+    ScenarioStep::Groups { way: random.one_of(&ways), times }
 }
 
 fn draw_step(random: &mut Random, size: usize, in_focus: bool) -> ScenarioStep {
@@ -411,7 +374,7 @@ fn draw_step(random: &mut Random, size: usize, in_focus: bool) -> ScenarioStep {
     let small = random.one_of(&[1, 17, 1000]);
     match random.below(13) {
         0 => ScenarioStep::Store { setter: random.below(size), after_ms: random.next() % 30 },
-        1 => ScenarioStep::Groups { split: random.one_in(2) },
+        1 => draw_groups(random, 1),
         2 => ScenarioStep::Ring { count: if is_large { 200_000 } else { small }, times },
         4 if in_focus => {
             ScenarioStep::Shrink { aborter: random.below(size), after_ms: random.next() % 30 }

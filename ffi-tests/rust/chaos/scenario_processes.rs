@@ -39,8 +39,25 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) enum RankReport {
     Start(u32),
     Begin(usize),
-    End { step: usize, status: i32, over_ms: i64, at_us: u64, text: String },
+    End {
+        step: usize,
+        status: i32,
+        over_ms: i64,
+        at_us: u64,
+        text: String,
+    },
     WrongResult(String),
+    /// The rank that the library calls the culprit of the world's failure, and the kind of its
+    /// failure.
+    Culprit {
+        step: usize,
+        rank: usize,
+        kind: i32,
+    },
+    /// The size of the group that a shrink has made.
+    Rest(usize),
+    /// The process id of a child that the rank has forked.
+    Forked(u32),
     Finalized,
     Done,
 }
@@ -62,6 +79,16 @@ impl RankReport {
                     text: parts.next()?.to_owned(),
                 }
             }
+            "culprit" => {
+                let mut parts = rest.splitn(3, ' ');
+                Self::Culprit {
+                    step: parts.next()?.parse().ok()?,
+                    rank: parts.next()?.parse().ok()?,
+                    kind: parts.next()?.parse().ok()?,
+                }
+            }
+            "rest" => Self::Rest(rest.parse().ok()?),
+            "forked" => Self::Forked(rest.parse().ok()?),
             "wrong" => Self::WrongResult(rest.to_owned()),
             "left" => Self::Finalized,
             "done" => Self::Done,
@@ -307,6 +334,7 @@ impl ScenarioProcesses {
     /// does not exit in time.
     pub(crate) fn finish(&mut self) -> bool {
         drop(self.gate_writer.take());
+        self.kill_forked_children();
         let began = Instant::now();
         while began.elapsed() < EXIT_TIMEOUT {
             if !self.receive_report(Duration::from_millis(20)) {
@@ -315,6 +343,19 @@ impl ScenarioProcesses {
             }
         }
         false
+    }
+
+    /// Kills the children that outlive their ranks.
+    fn kill_forked_children(&self) {
+        let reports = self.processes.iter().flat_map(|member| &member.reports);
+        let forked = reports.filter_map(|report| match report {
+            RankReport::Forked(pid) => Some(*pid),
+            _ => None,
+        });
+        let children: Vec<u32> = forked.collect();
+        if !children.is_empty() {
+            crate::harness::signal("KILL", &children);
+        }
     }
 
     /// Waits for the processes; they have closed all descriptors and are about to exit.
@@ -348,7 +389,9 @@ impl ScenarioProcesses {
 
 impl Drop for ScenarioProcesses {
     fn drop(&mut self) {
-        drop(self.gate_writer.take());
+        if self.gate_writer.take().is_some() {
+            self.kill_forked_children();
+        }
         for member in &mut self.processes {
             if let Some(child) = &mut member.child {
                 drop(child.kill());

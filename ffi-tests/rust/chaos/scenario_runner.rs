@@ -1,6 +1,7 @@
 //! Runs one scenario: starts the processes, injects the fault at its time, waits until all ranks
 //! have left, and checks their reports.
 
+use crate::culprit_count::CulpritCount;
 use crate::hosts::Hosts;
 use crate::injection::{InjectionRecord, inject, signal};
 use crate::scenario::{Injection, Scenario};
@@ -20,17 +21,17 @@ const SHOWN_REPORTS: usize = 10;
 pub(crate) enum ScenarioResult {
     /// The scenario has no finding. `in_time` is set if the fault occurred before the watched rank
     /// left.
-    Passed { in_time: bool },
+    Passed { in_time: bool, culprits: CulpritCount },
     /// The machine lacks a capability that the scenario needs.
     Skipped(&'static str),
     /// The scenario has findings; the text describes all of them.
-    Failed(String),
+    Failed(String, CulpritCount),
 }
 
 /// Runs one scenario. `folder` is for this scenario only; `hosts` makes emulated hosts if the
 /// scenario needs them.
 pub(crate) fn run(scenario: &Scenario, folder: &Path, hosts: Option<&Hosts>) -> ScenarioResult {
-    let needs_hosts = scenario.injection == Injection::Partition;
+    let needs_hosts = scenario.injection.separates_hosts();
     if needs_hosts && hosts.is_none() {
         return ScenarioResult::Skipped("partitions need name spaces");
     }
@@ -53,16 +54,17 @@ pub(crate) fn run(scenario: &Scenario, folder: &Path, hosts: Option<&Hosts>) -> 
     if done.is_some() && needs_hosts {
         hosts.iter().for_each(|hosts| hosts.reconnect(1));
     }
-    let mut findings = scenario_checks::findings(scenario, &processes);
+    let injected_at_us = done.as_ref().map(|done| done.at_us);
+    let (mut findings, culprits) = scenario_checks::findings(scenario, &processes, injected_at_us);
     if processes.errors().contains("mount: ") {
         return ScenarioResult::Skipped("small disks need name spaces");
     }
     findings.extend(ended.err());
     findings.extend(processes.leftovers());
     if findings.is_empty() {
-        return ScenarioResult::Passed { in_time: done.is_some() };
+        return ScenarioResult::Passed { in_time: done.is_some(), culprits };
     }
-    ScenarioResult::Failed(describe_failure(scenario, &processes, &findings))
+    ScenarioResult::Failed(describe_failure(scenario, &processes, &findings), culprits)
 }
 
 /// Waits for the time of the fault and injects it. Returns `None` if the watched rank left before.

@@ -21,6 +21,7 @@ pub(crate) use relay::{LinkSettings, Relay};
 use crate::harness::{TestHost, next_serial};
 use crate::toolchain::{Compiler, skip};
 use net_namespace::NetNamespace;
+use std::cell::OnceCell;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -30,6 +31,9 @@ pub(crate) const ONE_NETWORK: &[&str] = &["eth0"];
 
 /// The device of a host at its end of an emulated link.
 const LINK_DEVICE: &str = "line0";
+
+/// The bridge of a host that is cut off from the others, and of the impostor of host 0.
+const REJECT_BRIDGE: &str = "brreject";
 
 /// The number of the first network for an emulated link; the numbers of the requested networks are
 /// smaller.
@@ -49,6 +53,8 @@ pub(crate) struct Hosts {
     /// The relay program, after the first link has compiled it, and the number of links.
     relay_program: Option<PathBuf>,
     link_count: usize,
+    /// The namespaces that answer in the place of two hosts, after the first [`Self::reject`].
+    impostors: OnceCell<[NetNamespace; 2]>,
 }
 
 impl Hosts {
@@ -75,6 +81,7 @@ impl Hosts {
             networks,
             relay_program: None,
             link_count: 0,
+            impostors: OnceCell::new(),
         };
         made.create_networks();
         Ok(made)
@@ -146,9 +153,48 @@ impl Hosts {
         self.bridge_namespace.ip(&format!("link set h{host}n0 nomaster"));
     }
 
+    /// Cuts a host off from host 0, the only other host, like a firewall that rejects: each packet
+    /// between the hosts is answered by a reset. For this, a namespace without any listening socket
+    /// takes the place of each host in the network of the other.
+    pub(crate) fn reject(&self, host: usize) {
+        let impostors = self.impostors.get_or_init(|| self.create_impostors(host));
+        self.bridge_namespace.ip(&format!(
+            "link set h{host}n0 master {REJECT_BRIDGE}\n\
+             link set i0 master {REJECT_BRIDGE} up\n\
+             link set i1 master br0 up"
+        ));
+        impostors.iter().for_each(|space| space.until_ready("eth0"));
+        self.forget_neighbours();
+    }
+
+    /// Creates the impostors of host 0 and of another host, which are not connected yet.
+    fn create_impostors(&self, other: usize) -> [NetNamespace; 2] {
+        self.bridge_namespace.ip(&format!(
+            "link add {REJECT_BRIDGE} type bridge forward_delay 0 mcast_snooping 0\n\
+             link set {REJECT_BRIDGE} up"
+        ));
+        [(0, 0), (1, other)].map(|(number, host)| {
+            let space = NetNamespace::new(self.serial, &format!("i{number}")).unwrap();
+            let peer = format!("peer name eth0 netns {}", space.name());
+            self.bridge_namespace.ip(&format!("link add i{number} type veth {peer}"));
+            space.ip(&interface_commands("eth0", host, 0));
+            space
+        })
+    }
+
+    /// Lets each host look for the others again.
+    fn forget_neighbours(&self) {
+        self.hosts.iter().for_each(|space| drop(space.ip("neigh flush dev eth0")));
+    }
+
     /// Connects the host to the first network again.
     pub(crate) fn reconnect(&self, host: usize) {
-        self.bridge_namespace.ip(&format!("link set h{host}n0 master br0"));
+        let mut commands = format!("link set h{host}n0 master br0\n");
+        if self.impostors.get().is_some() {
+            commands += "link set i0 nomaster\nlink set i1 nomaster\n";
+        }
+        self.bridge_namespace.ip(&commands);
+        self.forget_neighbours();
     }
 
     /// Routes all traffic between two hosts through an emulated link, for every address. A host has

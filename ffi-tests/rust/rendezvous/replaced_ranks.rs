@@ -105,6 +105,26 @@ fn death_while_the_group_forms_is_reported_at_once() {
 }
 
 #[test]
+fn death_before_the_last_rank_arrives_is_reported() {
+    let mut job = TestJob::new();
+    let server = launcher_store();
+    for rank in [0, 1, 2] {
+        job.start(&rank.to_string(), &agent_environment(rank, 4, &server), "init\nexit 0\n");
+    }
+    (0..3).for_each(|rank| await_rank(&client(server.port()), rank));
+    // Rank 0 has seen that rank 1 lives. Rank 3 does not arrive.
+    std::thread::sleep(Duration::from_millis(1500));
+    job.kill("1");
+    let ended = job.finish();
+    for name in ["0", "2"] {
+        let report = ended.report(name, "init");
+        let parts = ["rank 1 (pid ", "died while the group was created"];
+        report.assert_failed(DIST_ERR_PEER_FAILED, &parts);
+        report.assert_within_ms(15_000);
+    }
+}
+
+#[test]
 fn death_during_init_is_reported_in_time() {
     let init = "init connect_timeout_ms=1000";
     let program = format!("{init}\nloop barrier\nfinalize\nleaks\n");

@@ -7,14 +7,14 @@
 use crate::api::group::activity;
 use crate::api::group::group_keys;
 use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin, operation_timeout_ms};
-use crate::api::membership::rendezvous::{Rendezvous, StoreExchange};
+use crate::api::membership::rendezvous::{LostMemberFn, Rendezvous, StoreExchange};
 use crate::api::observe::{recorder, trace};
 use crate::api::work::callbacks;
 use crate::backend::{self, DeviceBackend, GroupContext};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::debug;
-use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::base::error::{Culprit, Error, ErrorContext as _, ErrorKind, RankFault, Result};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank, WorldSize};
 use crate::process::this_process;
 use crate::security::{LinkSecurity, Secret, SecuritySetting};
@@ -63,6 +63,15 @@ impl Group {
     /// `InvalidArgument` for an invalid rank, size or name; `NotFound` for an unknown back end; any
     /// failure of the rendezvous or of the back end; `Timeout` at the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
+        Self::create_within(options, None)
+    }
+
+    /// As [`Self::create`]. `outermost` is the group to whose ranks `options.global_ranks` refers.
+    /// If it knows that a member of the new group has died, the creation fails at once.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; `PeerFailed` naming the member.
+    pub fn create_within(options: GroupOptions, outermost: Option<&Self>) -> Result<Self> {
         callbacks::reject_blocking_in_callback("creating a group")?;
         config::refuse_former_names()?;
         check_options(&options)?;
@@ -79,6 +88,8 @@ impl Group {
         let nonce = this_process::random_nonce()?;
         let address = store.address();
         let weak_store = Arc::downgrade(&store);
+        let members = options.global_ranks.as_deref();
+        let find_lost_member = || lost_member(outermost?, members?);
         let rendezvous = Rendezvous {
             store,
             name: &name,
@@ -89,6 +100,7 @@ impl Group {
             nonce,
             process,
             deadline: &deadline,
+            find_lost_member: LostMemberFn(&find_lost_member),
         };
         // A group of one rank needs no rendezvous. If the setting is unusable, the other ranks meet
         // nevertheless, so that all of them get the error.
@@ -135,6 +147,22 @@ impl Group {
         group.log_creation(deadline.elapsed());
         Ok(group)
     }
+}
+
+/// Returns the error about a member of a new group whose death is known in the outermost group.
+/// `members` has the ranks of the members in that group.
+fn lost_member(outermost: &Group, members: &[Rank]) -> Option<Error> {
+    let Culprit { rank, fault, process } = outermost.culprit()?;
+    let what = match fault {
+        RankFault::Died => "died",
+        RankFault::Unreachable => "became unreachable",
+        _ => return None,
+    };
+    let member = members.iter().position(|&global| global == rank)?;
+    let process = process.map_or(String::new(), |(pid, host)| format!(" (pid {pid}, host {host})"));
+    let message = format!("rank {member}{process} {what} while the group was created");
+    let error = Error::new(ErrorKind::PeerFailed, message);
+    Some(error.with_culprit(member).with_fault(fault))
 }
 
 /// Returns the security setting that this process requests, and the protection of the group's

@@ -1,7 +1,7 @@
 //! The statistics and the description of a reducer, and its log lines.
 //!
-//! With the debug level INFO, the log has a line when the reducer is created. With DETAIL, it has a
-//! line for each of the first steps, and then for every hundredth step, as c10d's logger
+//! With the debug level INFO, the log has some lines when the reducer is created. With DETAIL, it
+//! has some lines for each of the first steps, and then for every hundredth step, as c10d's logger
 //! (`logger.hpp`) does. The names of the fields are those of c10d.
 
 use super::ballot::Ballot;
@@ -17,10 +17,13 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The number of first steps that have a line each.
+/// The maximum number of items of a list in a log line.
+const MAX_LISTED: usize = 6;
+
+/// The number of first steps that are logged.
 const ALWAYS_LOGGED_STEPS: u64 = 10;
 
-/// The interval between later steps with a line.
+/// The interval between later steps that are logged.
 const LOG_INTERVAL_STEPS: u64 = 100;
 
 impl Reducer {
@@ -86,25 +89,25 @@ impl Reducer {
             memory.layout.buckets.iter().map(|bucket| bucket.bytes.to_string()).collect();
         let limits = self.options.limits(&self.params);
         let has_bucket_views = self.trained_params().any(|param| param.grad.is_none());
-        crate::log!(
-            log::LogLevel::Info,
-            "reducer on {}: world_size: {}, module_name: {}, backend_name: {}, broadcast_buffers: {}, bucket_cap_bytes: \
-             {}, find_unused_parameters: {}, gradient_as_bucket_view: {has_bucket_views}, static_graph: {}, join_uneven_inputs: {}, \
-             num_parameter_tensors: {}, total_parameter_size_bytes: {}, dtypes: {}, bucket_sizes: {}",
-            group.describe_rank(),
-            group.size(),
-            if self.options.name.is_empty() { "unnamed" } else { &self.options.name },
-            group.backend_name(),
-            self.options.broadcasts_buffers,
-            limits.rest,
-            self.options.missing != MissingPolicy::Error,
-            self.options.is_static,
-            self.options.is_uneven,
-            self.trained_params().count(),
-            self.param_bytes(),
-            dtypes.into_iter().collect::<Vec<_>>().join(", "),
-            sizes.join(", ")
-        );
+        let options = &self.options;
+        let name = if options.name.is_empty() { "unnamed" } else { &options.name };
+        let fields = [
+            ("world_size", group.size().to_string()),
+            ("module_name", name.to_owned()),
+            ("backend_name", group.backend_name().to_owned()),
+            ("num_parameter_tensors", self.trained_params().count().to_string()),
+            ("total_parameter_size_bytes", self.param_bytes().to_string()),
+            ("dtypes", dtypes.into_iter().collect::<Vec<_>>().join(", ")),
+            ("broadcast_buffers", options.broadcasts_buffers.to_string()),
+            ("bucket_cap_bytes", limits.rest.to_string()),
+            ("find_unused_parameters", (options.missing != MissingPolicy::Error).to_string()),
+            ("gradient_as_bucket_view", has_bucket_views.to_string()),
+            ("static_graph", options.is_static.to_string()),
+            ("join_uneven_inputs", options.is_uneven.to_string()),
+            ("bucket_sizes", format_list(&sizes)),
+        ];
+        let head = format!("reducer on {}", group.describe_rank());
+        log::write_fields(log::LogLevel::Info, &head, &fields);
     }
 
     /// Logs the end of a step.
@@ -130,22 +133,31 @@ impl Reducer {
         let compute = between_ns(times.first_ready, times.last_ready);
         let communication = between_ns(times.first_sent, notes.last_end);
         let overlap = between_ns(times.first_sent, times.last_ready).min(communication);
-        crate::log!(
-            log::LogLevel::Info,
-            "reducer on {}: iteration: {}, unused_parameter_size: {unused_bytes}, unused_parameters: {}, \
-             has_rebuilt_buckets: {}, num_buckets_reduced: {}, forward_compute_time: {}, backward_compute_time: {}, \
-             backward_comm_time: {}, backward_compute_comm_overlap_time: {}, votes: {:#x} of ranks {:?} (times in ns)",
-            group.describe_rank(),
-            step.number,
-            if names.is_empty() { "none".to_owned() } else { names.join(", ") },
-            state.totals.rebuilds > 0,
-            step.sent,
-            between_ns(times.begun, times.first_ready),
-            compute,
-            communication,
-            overlap,
-            ballot.votes(),
-            ballot.voters()
-        );
+        let voters: Vec<String> = ballot.voters().iter().map(ToString::to_string).collect();
+        let forward = between_ns(times.begun, times.first_ready);
+        let fields = [
+            ("has_rebuilt_buckets", (state.totals.rebuilds > 0).to_string()),
+            ("num_buckets_reduced", step.sent.to_string()),
+            ("unused_parameter_size", unused_bytes.to_string()),
+            ("unused_parameters", format_list(&names)),
+            ("forward_compute_time", format!("{forward} ns")),
+            ("backward_compute_time", format!("{compute} ns")),
+            ("backward_comm_time", format!("{communication} ns")),
+            ("backward_compute_comm_overlap_time", format!("{overlap} ns")),
+            ("votes", format!("{:#x}", ballot.votes())),
+            ("voters", format_list(&voters)),
+        ];
+        let head = format!("reducer on {}, iteration {}", group.describe_rank(), step.number);
+        log::write_fields(log::LogLevel::Info, &head, &fields);
+    }
+}
+
+/// Formats the first items of a list, and counts the rest.
+fn format_list(items: &[String]) -> String {
+    let shown = items.iter().take(MAX_LISTED).cloned().collect::<Vec<_>>().join(", ");
+    match items.len().saturating_sub(MAX_LISTED) {
+        _ if items.is_empty() => "none".to_owned(),
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }

@@ -348,10 +348,12 @@ impl ConnectionPool {
         let (kind, description) = match &failure {
             RequestFailure::Timeout => {
                 let ms = call.deadline.elapsed().as_millis();
-                (ErrorKind::Timeout, format!("{store} did not answer within {ms} ms"))
+                let advice = "check that its process runs, and whether its host is overloaded";
+                (ErrorKind::Timeout, format!("{store} did not answer within {ms} ms: {advice}"))
             }
             RequestFailure::Lost { cause, .. } => {
-                (ErrorKind::Connection, format!("connection to {store} lost ({cause})"))
+                let advice = "check that its process still runs";
+                (ErrorKind::Connection, format!("connection to {store} lost ({cause}): {advice}"))
             }
             RequestFailure::AuthFailed(auth_failure) => {
                 return auth_failure.to_error(&self.peer).context(call.op_name);

@@ -53,9 +53,25 @@ impl PeerEnds {
         is_new
     }
 
+    /// Records that `dead` died before `peer`, which knew of its death. Called before the death of
+    /// `peer` is recorded.
+    pub(super) fn record_earlier_death(&self, peer: Rank, dead: Option<u64>) {
+        let dead = dead.and_then(|dead| Rank::try_from(dead).ok());
+        if let Some(dead) = dead.filter(|&dead| dead < self.states.len() && dead != peer) {
+            let (release, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+            // If this fails, this rank knows of an even earlier death.
+            let _before = self.first_dead.compare_exchange(0, dead + 1, release, relaxed);
+        }
+    }
+
     fn record(&self, peer: Rank, state: u8) -> bool {
         let state_of_peer = &self.states[peer];
         state_of_peer.compare_exchange(PRESENT, state, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Returns the peer that died first, as far as this rank knows.
+    pub(super) fn first_dead(&self) -> Option<Rank> {
+        self.first_dead.load(Ordering::Acquire).checked_sub(1)
     }
 
     fn state(&self, peer: Rank) -> u8 {
@@ -145,8 +161,7 @@ impl SharedDomain for ShmDomainShared {
     }
 
     fn first_death(&self) -> Option<Error> {
-        let first = self.ends.first_dead.load(Ordering::Acquire).checked_sub(1)?;
-        Some(self.death_error(first))
+        Some(self.death_error(self.ends.first_dead()?))
     }
 
     fn notify_listeners(&self, rank: Rank) {
@@ -193,5 +208,22 @@ impl SharedDomain for ShmDomainShared {
         self.region.presence(self.rank).mark_left();
         let others = (0..self.peers.len()).filter(|&peer| peer != self.rank);
         others.for_each(|peer| self.notify_listeners(peer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn death_that_a_dead_peer_knew_is_the_first() {
+        let ends = PeerEnds::new(4);
+        for invalid in [None, Some(4), Some(u64::MAX), Some(1)] {
+            ends.record_earlier_death(1, invalid);
+            assert_eq!(ends.first_dead(), None);
+        }
+        ends.record_earlier_death(1, Some(3));
+        assert!(ends.record_died(1) && ends.record_died(3));
+        assert_eq!(ends.first_dead(), Some(3));
     }
 }

@@ -45,8 +45,20 @@ fn notify_own_waiters(shared: &ShmDomainShared) {
 
 /// Handles the end of a peer's process. If the peer has not left in order, it has died.
 fn handle_process_end(shared: &ShmDomainShared, peer: Rank) {
-    if check_departure(shared, peer) || !shared.ends.record_died(peer) {
+    if check_departure(shared, peer) {
         return;
+    }
+    // The peer may have ended because of the death of another rank. The kernel closes the sockets
+    // of a dead process one after another, so this rank may see that death later.
+    let earlier_death = shared.region.presence(peer).known_death();
+    shared
+        .ends
+        .record_earlier_death(peer, earlier_death.filter(|&dead| dead != shared.rank as u64));
+    if !shared.ends.record_died(peer) {
+        return;
+    }
+    if let Some(first) = shared.ends.first_dead() {
+        shared.region.presence(shared.rank).record_known_death(first);
     }
     let error = shared.death_error(peer);
     crate::log!(LogLevel::Error, "{error}");

@@ -38,7 +38,8 @@ impl ShmSequencer<'_> {
 
     /// Returns the error about a dead rank that this rank needs in the operation, and that has not
     /// entered it. Such an operation can never complete. The rank for which this rank waits may be
-    /// another one, which is alive and itself needs the dead rank.
+    /// another one, which is alive and itself needs the dead rank. Of several, returns the rank
+    /// that died first, because the others may have ended because of its death.
     pub(super) fn needed_death(&self) -> Option<Error> {
         let Self { shm, operation, .. } = self;
         if !shm.domain.has_deaths() {
@@ -50,6 +51,11 @@ impl ShmSequencer<'_> {
             kind.needs_rank(root, shm.rank, rank)
                 && !shm.region.progress(rank).has_entered(order_key)
         };
+        let first = shm.domain.first_death()?;
+        let is_first = |rank: Rank| first.culprit() == Some(shm.domain.peer(rank).rank);
+        if shm.others().filter(is_missing).any(is_first) {
+            return Some(first);
+        }
         shm.others().filter(is_missing).find_map(|rank| shm.domain.death(rank))
     }
 

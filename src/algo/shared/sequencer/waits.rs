@@ -240,8 +240,9 @@ impl ShmSequencer<'_> {
     fn halt_reason(&self, rank: Rank) -> Option<Error> {
         let failure = self.shm.domain.failure();
         failure
-            .or_else(|| self.departure_error(rank))
+            // The rank for which this rank waits may have left because of the death.
             .or_else(|| self.needed_death())
+            .or_else(|| self.departure_error(rank))
             .or_else(|| self.newest_mismatch(rank))
     }
 

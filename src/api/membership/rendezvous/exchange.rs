@@ -55,7 +55,8 @@ impl BootstrapExchange for StoreExchange<'_> {
         let wait_for = WaitDescription { action: &to, completed: &not_yet };
         let began = Deadline::never();
         self.rendezvous.wait_for_ranks(&keys, wait_for, || {
-            let failure = over().or_else(|| self.peer_failure());
+            let lost_member = || self.rendezvous.find_lost_member.call();
+            let failure = over().or_else(|| self.peer_failure()).or_else(lost_member);
             let is_late = began.elapsed() >= LIVENESS_CHECK_DELAY;
             let failure = failure.or_else(|| is_late.then(|| self.find_death(&keys)).flatten());
             failure.map_or(Ok(false), Err)

@@ -10,6 +10,8 @@
 //!    `<id>/confirm/<r>`.
 //! 4. When all ranks have confirmed, rank 0 writes the verdict `go` for each nonce. The group is
 //!    formed.
+//!    A rank that dies after its offer ends the attempt. If it dies before, it may be started
+//!    again within some seconds.
 //! 5. If an entry changes while rank 0 waits for the confirmations, the old entry was stale (from
 //!    an earlier attempt), and the current process of this rank has now arrived. Rank 0 writes the
 //!    verdict `again` for each nonce, and all ranks continue at step 2.
@@ -59,7 +61,8 @@ use entry::{
     decode_failure, encode_failure, format_ranks,
 };
 use key_wait::KeyWait;
-use liveness::LivenessWatch;
+pub use liveness::LostMemberFn;
+use liveness::{ArrivalWatch, LivenessWatch, has_ended};
 use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,6 +128,8 @@ pub struct Rendezvous<'a> {
     pub process: String,
     /// The deadline for the creation of the group.
     pub deadline: &'a Deadline,
+    /// Finds a member whose death is known outside of the rendezvous.
+    pub find_lost_member: LostMemberFn<'a>,
 }
 
 impl Rendezvous<'_> {
@@ -148,8 +153,13 @@ impl Rendezvous<'_> {
 
     /// Runs the protocol as rank 0.
     fn run_coordinator(&self) -> Result<GroupId> {
+        let mut arrivals = ArrivalWatch::new(self.size);
+        let entries = self.read_entries(&mut arrivals).map_err(|error| match error.kind() {
+            ErrorKind::PeerFailed => self.refuse(&arrivals.arrived_peers(), error),
+            _ => error,
+        });
         let mut peers: Vec<RendezvousPeer> =
-            self.read_entries()?.into_iter().map(RendezvousPeer::new).collect();
+            entries?.into_iter().map(RendezvousPeer::new).collect();
         loop {
             self.check_versions(&peers).map_err(|error| self.refuse(&peers, error))?;
             let id = this_process::random_nonce()?;
@@ -193,10 +203,11 @@ impl Rendezvous<'_> {
         let entries = peers.iter().map(|peer| peer.entry.clone()).enumerate();
         let liveness = LivenessWatch::begin(entries.skip(1));
         self.wait_for_ranks(&keys, CONFIRM, || {
-            let now = self.read_entries()?;
+            let now = self.read_entries(&mut ArrivalWatch::new(self.size))?;
             let has_changed = peers.iter().map(|peer| &peer.entry).ne(&now);
             changed = has_changed.then_some(now);
-            let death = if has_changed { None } else { liveness.find_death() };
+            let find_death = || liveness.find_death().or_else(|| self.find_lost_member.call());
+            let death = if has_changed { None } else { find_death() };
             death.map_or(Ok(has_changed), Err)
         })?;
         Ok(changed)
@@ -256,7 +267,8 @@ impl Rendezvous<'_> {
         self.wait_for_keys(&[&key], |due_report| {
             self.check_not_replaced()?;
             let watch: &LivenessWatch = rank_0.get_or_init(watch_rank_0);
-            watch.find_death().map_or(Ok(()), Err)?;
+            let death = watch.find_death().or_else(|| self.find_lost_member.call());
+            death.map_or(Ok(()), Err)?;
             due_report.into_iter().for_each(|waited| self.log_wait_for_rank_0(waited));
             Ok(false)
         })
@@ -299,9 +311,15 @@ impl Rendezvous<'_> {
     }
 
     /// Waits until all ranks have published an entry, and returns the entries.
-    fn read_entries(&self) -> Result<Vec<RendezvousEntry>> {
+    ///
+    /// # Errors
+    /// `PeerFailed` if a rank has died before the last one has arrived; `Timeout`, `Connection`.
+    fn read_entries(&self, arrivals: &mut ArrivalWatch) -> Result<Vec<RendezvousEntry>> {
         let keys = self.rank_keys();
-        self.wait_for_ranks(&keys, JOIN, || Ok(false))?;
+        self.wait_for_ranks(&keys, JOIN, || {
+            let death = arrivals.find_death(|rank| self.entry_of(rank));
+            death.or_else(|| self.find_lost_member.call()).map_or(Ok(false), Err)
+        })?;
         let values = self.store.multi_get(&as_bytes(&keys), self.deadline)?;
         values
             .iter()
@@ -330,8 +348,11 @@ impl Rendezvous<'_> {
         // The refusal is written both as an offer and as a verdict, because a rank may wait for
         // either.
         let publish = |what| self.publish(peers, what, text.as_bytes());
+        // A dead rank acknowledges nothing.
+        let answers =
+            |peer: &&RendezvousPeer| peer.entry.nonce != self.nonce && !has_ended(&peer.entry);
         let ack_keys: Vec<String> =
-            peers[1..].iter().map(|peer| self.ack_key(peer.entry.nonce)).collect();
+            peers.iter().filter(answers).map(|peer| self.ack_key(peer.entry.nonce)).collect();
         let published = publish("offer").and_then(|()| publish("verdict")).and_then(|()| {
             self.store.wait(&as_bytes(&ack_keys), &self.deadline.capped(ACK_TIMEOUT))
         });

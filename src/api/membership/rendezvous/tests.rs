@@ -16,7 +16,19 @@ pub(super) fn rendezvous<'a>(
     let process = format!("process {nonce}");
     let (nonce, security) = (Nonce([nonce; 16]), SecuritySetting::None);
     let (name, problem) = ("t", None);
-    Rendezvous { store, name, rank, size, security, problem, nonce, process, deadline }
+    let find_lost_member = LostMemberFn(&|| None);
+    Rendezvous {
+        store,
+        name,
+        rank,
+        size,
+        security,
+        problem,
+        nonce,
+        process,
+        deadline,
+        find_lost_member,
+    }
 }
 
 pub(super) fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<GroupId>> {
