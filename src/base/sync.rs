@@ -68,7 +68,7 @@ pub fn fence_after_any_rmw() {
     // On x86-64 the caller's read-modify-write was a full fence, so there is nothing to do.
 }
 
-/// Plain memory of which a protocol with atomics decides which thread accesses it. Under loom, two
+/// Plain memory. A protocol with atomics decides which thread may access it. Under loom, two
 /// accesses that the protocol does not order make the model fail, unless both only read.
 #[derive(Debug)]
 pub struct ProtectedCell<T> {

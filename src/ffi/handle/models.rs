@@ -1,6 +1,6 @@
 //! Loom models of handles: lookups, removals and reuse of a slot at the same time. Loom checks each
-//! access to the object of a slot: the state of the slot must order the write that puts an object
-//! into the slot or takes it out, and the reads of the lookups.
+//! access to the object of a slot. The state of the slot must order the reads of the lookups, and
+//! the writes that put an object into the slot or take it out.
 
 use super::*;
 use loom::thread;
