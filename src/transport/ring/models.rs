@@ -45,11 +45,13 @@ impl RingModel {
 /// the reader has read.
 #[test]
 fn loom_ring_words_arrive_in_order() {
-    loom::model(|| {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
         let ring = Arc::new(RingModel::default());
         let of_reader = Arc::clone(&ring);
         let reading = thread::spawn(move || {
-            for position in 0..4 {
+            for position in 0..WORDS as u64 + 1 {
                 while of_reader.writer_cursor.position() <= position {
                     thread::yield_now();
                 }
@@ -57,7 +59,7 @@ fn loom_ring_words_arrive_in_order() {
                 of_reader.reader_cursor.publish(position + 1);
             }
         });
-        for position in 0..4 {
+        for position in 0..WORDS as u64 + 1 {
             while !ring.has_room(position) {
                 thread::yield_now();
             }
