@@ -1,39 +1,51 @@
 //! Loom models of a byte ring: its positions, the wake-up of a writer that waits for room, the
-//! rewind, and the inline copy. The bytes of the ring are words here, which are stored and loaded
-//! with relaxed ordering. So if the protocol does not order a store before a load, loom also tries
-//! the old value, and the model fails.
+//! rewind, and the inline copy. The bytes of the ring are words here. Loom checks that the protocol
+//! orders each write of a word and each read of it.
 
 use super::inline_copy::InlineCopy;
 use super::memory::{ByteRing, RewindPolicy, RingCursor};
 use super::reader::RingReader;
 use crate::base::buffer::{Dst, Src};
-use crate::base::sync::{AtomicU64, Ordering};
+use crate::base::sync::{AtomicU64, Ordering, ProtectedCell};
 use loom::sync::Arc;
 use loom::thread;
 
 /// The number of words of the ring in the models.
 const WORDS: usize = 2;
 
-#[derive(Default)]
 struct RingModel {
     writer_cursor: RingCursor,
     reader_cursor: RingCursor,
     words: [AtomicU64; WORDS],
+    accesses: [ProtectedCell<()>; WORDS],
 }
 
 impl RingModel {
-    fn word(&self, position: u64) -> &AtomicU64 {
-        &self.words[usize::try_from(position).unwrap() % WORDS]
+    fn new() -> Self {
+        Self {
+            writer_cursor: RingCursor::default(),
+            reader_cursor: RingCursor::default(),
+            words: Default::default(),
+            accesses: std::array::from_fn(|_| ProtectedCell::new(())),
+        }
+    }
+
+    fn index(position: u64) -> usize {
+        usize::try_from(position).unwrap() % WORDS
     }
 
     /// Writes word number `position`, and publishes it.
     fn write(&self, position: u64) {
-        self.word(position).store(100 + position, Ordering::Relaxed);
+        let index = Self::index(position);
+        let _checked = self.accesses[index].for_write();
+        self.words[index].store(100 + position, Ordering::Relaxed);
         self.writer_cursor.publish(position + 1);
     }
 
     fn read(&self, position: u64) {
-        assert_eq!(self.word(position).load(Ordering::Relaxed), 100 + position);
+        let index = Self::index(position);
+        let _checked = self.accesses[index].for_read();
+        assert_eq!(self.words[index].load(Ordering::Relaxed), 100 + position);
     }
 
     fn has_room(&self, position: u64) -> bool {
@@ -48,7 +60,7 @@ fn loom_ring_words_arrive_in_order() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
-        let ring = Arc::new(RingModel::default());
+        let ring = Arc::new(RingModel::new());
         let of_reader = Arc::clone(&ring);
         let reading = thread::spawn(move || {
             for position in 0..WORDS as u64 + 1 {
@@ -74,7 +86,7 @@ fn loom_ring_words_arrive_in_order() {
 #[test]
 fn loom_writer_of_a_full_ring_is_woken() {
     loom::model(|| {
-        let ring = Arc::new(RingModel::default());
+        let ring = Arc::new(RingModel::new());
         (0..WORDS as u64).for_each(|position| ring.write(position));
         let of_reader = Arc::clone(&ring);
         let reading = thread::spawn(move || {
@@ -97,7 +109,7 @@ fn loom_writer_of_a_full_ring_is_woken() {
 #[test]
 fn loom_reader_follows_a_rewind() {
     loom::model(|| {
-        let ring = Arc::new(RingModel::default());
+        let ring = Arc::new(RingModel::new());
         ring.write(0);
         let of_reader = Arc::clone(&ring);
         let reading = thread::spawn(move || {
