@@ -1,6 +1,6 @@
-//! The C programs for aarch64: those of `ffi-tests/CMakeLists.txt` that tell by their exit status
-//! whether all checks hold, the store suite on each kind of store, the programs with the example
-//! back end, and the layout of the structs.
+//! The C programs for aarch64. Most are in the list `programs` of `ffi-tests/CMakeLists.txt`. The
+//! others are the store suite on each kind of store, the programs with the example back end, and
+//! the layout of the structs.
 
 use super::emulator::run_emulated;
 use super::part::{CrossPart, TestEnd, TestOutcome, print_outcome};

@@ -1,8 +1,8 @@
 //! The Rust tests for aarch64: builds their programs, and runs the tests in batches. The start of a
 //! test program takes longer in the emulator than most tests.
 //!
-//! A test that has not passed in its batch runs again in a process of its own, and that outcome
-//! counts: another test of the batch may have crashed or slowed down the process. So a test that
+//! A test that has not passed in its batch runs again in a process of its own. That outcome counts,
+//! because another test of the batch may have crashed or slowed down the process. So a test that
 //! hangs or crashes has a name. The tests in the list of exceptions always run alone.
 
 use super::emulator::run_emulated;
