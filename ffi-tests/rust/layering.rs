@@ -7,6 +7,8 @@
 
 #[path = "layering/cycles.rs"]
 mod cycles;
+#[path = "layering/memory_ordering.rs"]
+mod memory_ordering;
 #[path = "layering/readable.rs"]
 mod readable;
 #[path = "layering/scan.rs"]

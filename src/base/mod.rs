@@ -25,6 +25,7 @@ pub mod plural;
 pub mod processor;
 pub mod progress_observer;
 pub mod renamed;
+pub mod sequence_stamp;
 pub mod sync;
 mod vector_copy;
 

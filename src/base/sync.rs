@@ -2,6 +2,7 @@
 //! std's types, or loom's types under `--cfg loom`. All other code uses std's types directly, and
 //! locks a mutex with [`lock`].
 
+use std::cell::UnsafeCell;
 use std::sync::{
     LockResult, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError, TryLockError,
 };
@@ -65,6 +66,42 @@ pub fn fence_after_any_rmw() {
         fence(Ordering::SeqCst);
     }
     // On x86-64 the caller's read-modify-write was a full fence, so there is nothing to do.
+}
+
+/// Plain memory. A protocol with atomics decides which thread may access it. Under loom, two
+/// accesses that the protocol does not order make the model fail, unless both only read.
+#[derive(Debug)]
+pub struct ProtectedCell<T> {
+    value: UnsafeCell<T>,
+    #[cfg(loom)]
+    accesses: loom::cell::UnsafeCell<()>,
+}
+
+impl<T> ProtectedCell<T> {
+    /// Creates a cell with this value.
+    pub fn new(value: T) -> Self {
+        Self {
+            value: UnsafeCell::new(value),
+            #[cfg(loom)]
+            accesses: loom::cell::UnsafeCell::new(()),
+        }
+    }
+
+    /// Returns the address of the value for a read that follows at once.
+    #[inline(always)]
+    pub fn for_read(&self) -> *const T {
+        #[cfg(loom)]
+        self.accesses.with(|_| ());
+        self.value.get()
+    }
+
+    /// Returns the address of the value for a write that follows at once.
+    #[inline(always)]
+    pub fn for_write(&self) -> *mut T {
+        #[cfg(loom)]
+        self.accesses.with_mut(|_| ());
+        self.value.get()
+    }
 }
 
 #[cfg(loom)]

@@ -28,10 +28,8 @@
 )]
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::lock;
-use std::cell::UnsafeCell;
+use crate::base::sync::{AtomicU64, Ordering, ProtectedCell, lock};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 const _: () = assert!(usize::BITS == 64, "a handle needs 64 bits");
@@ -114,7 +112,7 @@ struct FreeSlots {
 #[derive(Debug)]
 struct HandleSlot<T> {
     state: AtomicU64,
-    value: UnsafeCell<Option<Arc<T>>>,
+    value: ProtectedCell<Option<Arc<T>>>,
 }
 
 // SAFETY: the state decides which threads access `value`. A thread has exclusive access if it has
@@ -125,7 +123,7 @@ unsafe impl<T: Send + Sync> Sync for HandleSlot<T> {}
 
 impl<T> HandleSlot<T> {
     fn unused() -> Self {
-        Self { state: AtomicU64::new(0), value: UnsafeCell::new(None) }
+        Self { state: AtomicU64::new(0), value: ProtectedCell::new(None) }
     }
 }
 
@@ -150,7 +148,7 @@ impl<T> Deref for HandleRef<T> {
     fn deref(&self) -> &Arc<T> {
         // SAFETY: this lookup was counted while the slot was live. No thread writes the object
         // before the lookup ends.
-        let object = unsafe { &*self.slot.value.get() };
+        let object = unsafe { &*self.slot.value.for_read() };
         match object {
             Some(object) => object,
             None => unreachable!("a live slot has an object"),
@@ -180,7 +178,7 @@ impl<T> HandleTable<T> {
         let slot = &slots[position];
         // SAFETY: the slot was in the list of free slots, and this thread alone has taken it from
         // the list.
-        unsafe { *slot.value.get() = Some(value) };
+        unsafe { *slot.value.for_write() = Some(value) };
         // An addition, and not a store: lookups with wrong handles may change the number of lookups
         // at any time.
         let before = slot.state.fetch_add((1 << GENERATION_SHIFT) + LIVE, Ordering::Release);
@@ -259,7 +257,7 @@ impl<T> HandleTable<T> {
     fn take_object(&self, slot: &HandleSlot<T>, index: usize) -> Option<Arc<T>> {
         // SAFETY: this thread has changed the state to unused, and the slot is not yet in the list
         // of free slots. So no other thread reads or writes the object.
-        let object = unsafe { (*slot.value.get()).take() };
+        let object = unsafe { (*slot.value.for_write()).take() };
         lock(&self.free_slots).free.push(index);
         object
     }
@@ -373,5 +371,8 @@ fn chunk_of(index: usize) -> (usize, usize) {
     (chunk as usize, shifted - (FIRST_CHUNK << chunk))
 }
 
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

@@ -19,8 +19,9 @@
 
 use super::shared_text::SharedText;
 use crate::base::ids::GroupId;
+use crate::base::sequence_stamp::SequenceStamp;
+use crate::base::sync::{AtomicU64, Ordering};
 use crate::wait::policy::yield_until;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// The maximum length of an activity text in bytes. With this length, a [`HeartbeatState`] has 256
@@ -163,7 +164,7 @@ pub struct HeartbeatState {
 #[repr(C)]
 struct ActivityText {
     /// The stamp. It is odd while the owner writes the text, and each write increases it by 2.
-    stamp: AtomicU64,
+    stamp: SequenceStamp,
     text: SharedText<{ ACTIVITY_BYTES / 8 }>,
 }
 
@@ -182,11 +183,10 @@ impl HeartbeatState {
     /// [`ACTIVITY_BYTES`] is truncated.
     pub fn publish_activity(&self, text: &str) {
         let activity = &self.activity;
-        let stamp = activity.stamp.load(Ordering::Relaxed) | 1;
-        activity.stamp.store(stamp, Ordering::Relaxed);
-        fence(Ordering::Release);
+        let stamp = activity.stamp.own() | 1;
+        activity.stamp.begin_write(stamp);
         activity.text.store(text);
-        activity.stamp.store(stamp.wrapping_add(1), Ordering::Release);
+        activity.stamp.end_write(stamp.wrapping_add(1));
     }
 
     /// Returns the last activity text. Returns an empty text if the owner is still writing after
@@ -212,21 +212,19 @@ impl HeartbeatState {
 
     /// Returns the stamp of the text. It changes with each published text.
     pub fn stamp(&self) -> u64 {
-        self.activity.stamp.load(Ordering::Acquire) & !1
+        self.activity.stamp.begin_read() & !1
     }
 }
 
 impl ActivityText {
     /// Returns the text, or `None` while the owner writes it.
     fn read(&self) -> Option<String> {
-        let stamp = self.stamp.load(Ordering::Acquire);
+        let stamp = self.stamp.begin_read();
         if stamp & 1 == 1 {
             return None;
         }
         let text = self.text.load();
-        fence(Ordering::Acquire);
-        let is_consistent = self.stamp.load(Ordering::Relaxed) == stamp;
-        is_consistent.then_some(text)
+        self.stamp.is_unchanged(stamp).then_some(text)
     }
 }
 
@@ -368,7 +366,7 @@ mod tests {
         heartbeat.activity.text.corrupt();
         assert!(heartbeat.last_activity().len() <= 3 * ACTIVITY_BYTES);
         // The stamp of a writer that died while it wrote the text.
-        heartbeat.activity.stamp.store(7, Ordering::Relaxed);
+        heartbeat.activity.stamp.begin_write(7);
         assert_eq!(heartbeat.last_activity(), "");
     }
 }

@@ -15,7 +15,8 @@
 
 use super::ctrl_slot::CTRL_SLOT_COUNT;
 use crate::base::label::{LABEL_WORDS, Label};
-use crate::base::sync::{AtomicU64, Ordering, fence};
+use crate::base::sequence_stamp::SequenceStamp;
+use crate::base::sync::{AtomicU64, Ordering};
 
 /// The maximum number of stored labels per list. The call fingerprint, which ranks compare, covers
 /// all labels.
@@ -38,11 +39,11 @@ pub struct LabelTable {
 }
 
 /// The label of one operation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
-struct LabelEntry {
+pub(super) struct LabelEntry {
     /// The sequence number of the operation; 0 while the owner writes the entry.
-    sequence: AtomicU64,
+    sequence: SequenceStamp,
     words: [AtomicU64; LABEL_WORDS],
 }
 
@@ -51,7 +52,7 @@ struct LabelEntry {
 #[repr(C)]
 struct LabelList {
     /// The sequence number of the operation; 0 while the owner writes the list.
-    sequence: AtomicU64,
+    sequence: SequenceStamp,
     count: AtomicU64,
     words: [[AtomicU64; LABEL_WORDS]; MAX_LISTED_LABELS],
 }
@@ -60,35 +61,24 @@ impl LabelTable {
     /// Stores the label of an operation that the owner enters.
     #[inline]
     pub fn publish(&self, sequence: u64, label: &Label) {
-        let entry = &self.entries[index(sequence, ENTRY_COUNT)];
-        entry.sequence.store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        store(&entry.words, label);
-        entry.sequence.store(sequence, Ordering::Release);
+        self.entries[index(sequence, ENTRY_COUNT)].publish(sequence, label);
     }
 
     /// Stores the labels of the calls that became the operation that the owner enters.
     pub fn publish_list(&self, sequence: u64, labels: &[Label]) {
         let list = &self.lists[index(sequence, LIST_COUNT)];
-        list.sequence.store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
+        list.sequence.begin_write(0);
         list.count.store(labels.len().min(MAX_LISTED_LABELS) as u64, Ordering::Relaxed);
         for (words, label) in list.words.iter().zip(labels) {
             store(words, label);
         }
-        list.sequence.store(sequence, Ordering::Release);
+        list.sequence.end_write(sequence);
     }
 
     /// Returns the label of an operation, or `None` if the operation has no label or a later
     /// operation uses its entry.
     pub fn get(&self, sequence: u64) -> Option<Label> {
-        let entry = &self.entries[index(sequence, ENTRY_COUNT)];
-        if sequence == 0 || entry.sequence.load(Ordering::Acquire) != sequence {
-            return None;
-        }
-        let label = load(&entry.words);
-        fence(Ordering::Acquire);
-        label.filter(|_| entry.sequence.load(Ordering::Relaxed) == sequence)
+        self.entries[index(sequence, ENTRY_COUNT)].get(sequence)
     }
 
     /// Returns the label of an operation. If several calls became this operation, their labels
@@ -102,15 +92,32 @@ impl LabelTable {
     /// operation uses its list.
     pub fn list(&self, sequence: u64) -> Vec<Label> {
         let list = &self.lists[index(sequence, LIST_COUNT)];
-        if sequence == 0 || list.sequence.load(Ordering::Acquire) != sequence {
+        if sequence == 0 || list.sequence.begin_read() != sequence {
             return Vec::new();
         }
         let count =
             usize::try_from(list.count.load(Ordering::Relaxed)).unwrap_or(MAX_LISTED_LABELS);
         let labels: Option<Vec<Label>> = list.words.iter().take(count).map(load).collect();
-        fence(Ordering::Acquire);
-        let is_consistent = list.sequence.load(Ordering::Relaxed) == sequence;
+        let is_consistent = list.sequence.is_unchanged(sequence);
         labels.filter(|_| is_consistent).unwrap_or_default()
+    }
+}
+
+impl LabelEntry {
+    /// Stores the label of an operation that the owner enters.
+    #[inline]
+    pub(super) fn publish(&self, sequence: u64, label: &Label) {
+        self.sequence.begin_write(0);
+        store(&self.words, label);
+        self.sequence.end_write(sequence);
+    }
+
+    /// Returns the label of an operation, or `None` if the entry has another operation's label.
+    pub(super) fn get(&self, sequence: u64) -> Option<Label> {
+        if sequence == 0 || self.sequence.begin_read() != sequence {
+            return None;
+        }
+        load(&self.words).filter(|_| self.sequence.is_unchanged(sequence))
     }
 }
 
@@ -137,12 +144,11 @@ mod tests {
 
     fn table() -> LabelTable {
         let words = || std::array::from_fn(|_| AtomicU64::new(0));
-        let zero = || AtomicU64::new(0);
         LabelTable {
-            entries: std::array::from_fn(|_| LabelEntry { sequence: zero(), words: words() }),
+            entries: std::array::from_fn(|_| LabelEntry::default()),
             lists: std::array::from_fn(|_| LabelList {
-                sequence: zero(),
-                count: zero(),
+                sequence: SequenceStamp::default(),
+                count: AtomicU64::new(0),
                 words: std::array::from_fn(|_| words()),
             }),
         }

@@ -43,6 +43,8 @@ pub mod reuse_policy;
 pub mod ring;
 mod shared_text;
 pub mod shm;
+#[cfg(all(test, loom))]
+mod stamp_models;
 pub mod survivor_rendezvous;
 pub mod tcp;
 

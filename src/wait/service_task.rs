@@ -3,8 +3,8 @@
 
 use super::service::{self, TaskHandler, TaskRegistration};
 use crate::base::error::Result;
+use crate::base::sync::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The function that runs on the service thread.
 type ServiceCallback = Box<dyn Fn() + Send + Sync>;
@@ -19,14 +19,30 @@ pub struct ServiceTask {
 }
 
 struct ServiceTaskInner {
-    /// Whether the task was woken and has not started since.
-    is_pending: AtomicBool,
+    pending: PendingFlag,
     task: ServiceCallback,
+}
+
+/// Whether a task was woken and has not started since.
+#[derive(Debug, Default)]
+struct PendingFlag(AtomicBool);
+
+impl PendingFlag {
+    /// Sets the flag. Returns true if the caller must start the task; otherwise a start that is
+    /// still to come sees everything that the caller stored before.
+    fn set(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// Clears the flag when the task starts.
+    fn clear(&self) {
+        self.0.swap(false, Ordering::AcqRel);
+    }
 }
 
 impl std::fmt::Debug for ServiceTaskInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("pending", &self.is_pending).finish_non_exhaustive()
+        f.debug_struct("Inner").field("pending", &self.pending).finish_non_exhaustive()
     }
 }
 
@@ -36,8 +52,8 @@ impl ServiceTask {
     /// # Errors
     /// `System`.
     pub fn new(task: impl Fn() + Send + Sync + 'static) -> Result<Self> {
-        let is_pending = AtomicBool::new(false);
-        let inner = Arc::new(ServiceTaskInner { is_pending, task: Box::new(task) });
+        let pending = PendingFlag::default();
+        let inner = Arc::new(ServiceTaskInner { pending, task: Box::new(task) });
         let registration = service::task(inner.clone())?;
         Ok(Self { inner, registration })
     }
@@ -45,7 +61,7 @@ impl ServiceTask {
     /// Makes the service thread run the task. That run sees everything that the caller stored
     /// before this call.
     pub fn wake(&self) {
-        if !self.inner.is_pending.swap(true, Ordering::AcqRel) {
+        if self.inner.pending.set() {
             self.registration.start();
         }
     }
@@ -53,8 +69,59 @@ impl ServiceTask {
 
 impl TaskHandler for ServiceTaskInner {
     fn on_start(&self) {
-        self.is_pending.swap(false, Ordering::AcqRel);
+        self.pending.clear();
         (self.task)();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::base::sync::{AtomicU64, Mutex, unpoisoned};
+    use loom::thread;
+
+    /// The flag, the number of starts that the service thread has not run yet, and the data of the
+    /// caller.
+    #[derive(Default)]
+    struct TaskModel {
+        pending: PendingFlag,
+        starts: Mutex<u32>,
+        data: AtomicU64,
+    }
+
+    impl TaskModel {
+        fn wake(&self, data: u64) {
+            self.data.store(data, Ordering::Relaxed);
+            if self.pending.set() {
+                *unpoisoned(self.starts.lock()) += 1;
+            }
+        }
+
+        /// Runs the task if it was started. Returns the data that the run sees.
+        fn run(&self) -> Option<u64> {
+            let mut starts = unpoisoned(self.starts.lock());
+            *starts = starts.checked_sub(1)?;
+            drop(starts);
+            self.pending.clear();
+            Some(self.data.load(Ordering::Relaxed))
+        }
+    }
+
+    /// Each wake is followed by a run that sees the data of the wake, also if an earlier wake had
+    /// set the flag.
+    #[test]
+    fn loom_run_after_a_wake_sees_its_data() {
+        loom::model(|| {
+            let task = loom::sync::Arc::new(TaskModel::default());
+            let of_caller = loom::sync::Arc::clone(&task);
+            let waking = thread::spawn(move || (1..=2).for_each(|data| of_caller.wake(data)));
+            let mut last = task.run();
+            waking.join().unwrap();
+            while let Some(data) = task.run() {
+                last = Some(data);
+            }
+            assert_eq!(last, Some(2));
+        });
     }
 }
 

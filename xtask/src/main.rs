@@ -119,10 +119,12 @@ cost [--against TREE]
                     count the instructions of a 4-byte all_reduce, send and recv under callgrind;
                     compare them with another source tree, whose release library must be built;
                     fail if a count grew by more than 2 %; needs valgrind
-cross [--only unit|programs|conformance]
+cross [--only emulator|unit|programs|conformance] [--write]
                     build for aarch64, and run the unit tests, the C programs and the conformance suite
-                    under qemu-user; needs a cross compiler, qemu-user and rustc's standard library for
-                    aarch64
+                    under qemu-user; prove the limits of the emulator; fail if a test fails that is not
+                    in the list of exceptions, or if a listed test passes or does not exist; --write
+                    writes the results into docs/aarch64.md; needs a cross compiler, qemu-user and
+                    rustc's standard library for aarch64
 bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                     compare libdist's store with torch's in alternating runs (10 pairs); --tcp
                     connects libdist's clients through TCP instead of its Unix socket, --quick

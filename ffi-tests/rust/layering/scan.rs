@@ -102,6 +102,12 @@ impl SourceFile {
         found
     }
 
+    /// Returns true if the file has an operation with an ordering of memory accesses.
+    pub(crate) fn has_atomic_operations(&self) -> bool {
+        let orderings = ["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
+        orderings.iter().any(|name| self.code.contains(&format!("Ordering::{name}")))
+    }
+
     pub(crate) fn has_word(&self, word: &str) -> bool {
         tokens(&self.code).contains(&word)
     }
@@ -234,8 +240,10 @@ fn raw_text_len(rest: &str) -> usize {
 /// files.
 fn without_tests(code: &str) -> (String, Vec<String>) {
     const MARK: &str = "#[cfg(test)]";
+    // Models of the model checker are tests, too.
+    let code = code.replace("#[cfg(all(test, loom))]", MARK);
     let (mut kept, mut files) = (String::new(), Vec::new());
-    let mut rest = code;
+    let mut rest = code.as_str();
     while let Some(at) = rest.find(MARK) {
         kept.push_str(&rest[..at]);
         let item = after_attributes(&rest[at + MARK.len()..]);

@@ -7,6 +7,7 @@ mod conversions;
 #[cfg(all(not(miri), any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod float_modes;
 mod oracle;
+mod reference_vectors;
 mod speed;
 
 use super::*;

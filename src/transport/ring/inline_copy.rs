@@ -20,8 +20,8 @@
 
 use crate::base::buffer::{Dst, Src, WORD};
 use crate::base::processor;
-use std::mem::offset_of;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::base::sequence_stamp::SequenceStamp;
+use crate::base::sync::{AtomicU64, Ordering};
 
 /// The size of a cache line.
 pub(super) const CACHE_LINE_BYTES: usize = 64;
@@ -33,8 +33,11 @@ pub(super) const OFFSET_IN_CURSOR: usize = 24;
 /// lines.
 pub const INLINE_BODY_BYTES: usize = 88;
 /// The number of body bytes in the first cache line.
-const FIRST_LINE_BODY_BYTES: usize =
-    CACHE_LINE_BYTES - OFFSET_IN_CURSOR - offset_of!(InlineCopy, body);
+const FIRST_LINE_BODY_BYTES: usize = CACHE_LINE_BYTES - OFFSET_IN_CURSOR - BODY_OFFSET;
+/// The offset of the body in the copy, after the stamp and the first word.
+const BODY_OFFSET: usize = 2 * WORD;
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::offset_of!(InlineCopy, body) == BODY_OFFSET);
 /// The number of low bits of a stamp that hold the length of the body plus 1. The other 40 bits are
 /// the lowest bits of the position. They repeat only after 1 TiB, when many later records have
 /// replaced the copy.
@@ -46,7 +49,7 @@ const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
 #[repr(C)]
 pub(super) struct InlineCopy {
     /// The stamp; 0 while the writer writes the copy.
-    pub(super) stamp: AtomicU64,
+    pub(super) stamp: SequenceStamp,
     first_word: AtomicU64,
     body: [AtomicU64; INLINE_BODY_BYTES / WORD],
 }
@@ -87,8 +90,7 @@ impl InlineCopy {
     /// Publishes the copy of the record at a position.
     #[inline]
     pub(super) fn publish(&self, position: u64, first_word: u64, body: Src<'_>) {
-        self.stamp.store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
+        self.stamp.begin_write(0);
         self.first_word.store(first_word, Ordering::Relaxed);
         if body.len() <= INLINE_BODY_BYTES {
             let starts = (0..body.len()).step_by(WORD);
@@ -98,23 +100,21 @@ impl InlineCopy {
         }
         let len = body.len() as u64 + 1;
         let stamp = if len <= LEN_MASK { position << LEN_BITS | len } else { 0 };
-        self.stamp.store(stamp, Ordering::Release);
+        self.stamp.end_write(stamp);
     }
 
     /// Invalidates the copy. The writer calls this when it writes bytes that are no record.
     pub(super) fn invalidate(&self) {
-        self.stamp.store(0, Ordering::Relaxed);
+        self.stamp.invalidate(0);
     }
 
     /// Returns a snapshot if the copy is that of the record at this position, otherwise `None`.
     #[inline]
     pub(super) fn snapshot(&self, position: u64) -> Option<InlineSnapshot> {
-        let stamp = self.stamp.load(Ordering::Acquire);
+        let stamp = self.stamp.begin_read();
         let len = usize::try_from((stamp & LEN_MASK).checked_sub(1)?).ok()?;
         let first = self.first_word.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        let is_here = stamp & !LEN_MASK == position << LEN_BITS
-            && self.stamp.load(Ordering::Relaxed) == stamp;
+        let is_here = stamp & !LEN_MASK == position << LEN_BITS && self.stamp.is_unchanged(stamp);
         is_here.then_some(InlineSnapshot { stamp, first_word: first, len })
     }
 
@@ -129,7 +129,6 @@ impl InlineCopy {
         starts
             .zip(&self.body)
             .for_each(|(at, cell)| into.set_word(at, cell.load(Ordering::Relaxed)));
-        fence(Ordering::Acquire);
-        self.stamp.load(Ordering::Relaxed) == snapshot.stamp
+        self.stamp.is_unchanged(snapshot.stamp)
     }
 }

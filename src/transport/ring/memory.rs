@@ -2,13 +2,14 @@
 //! policy by which a writer rewinds (continues at the beginning of the ring). This module does not
 //! depend on where that memory is, or on the code of the writer and the reader.
 
-use super::inline_copy::{InlineCopy, OFFSET_IN_CURSOR};
+use super::inline_copy::InlineCopy;
+#[cfg(not(loom))]
+use super::inline_copy::OFFSET_IN_CURSOR;
 use crate::base::buffer::{Dst, Src};
 use crate::base::copy::Stager;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
-use std::mem::offset_of;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The header of a record. It has four words: a first word whose meaning the caller defines, 0, the
 /// length of the body in bytes, and 0.
@@ -36,6 +37,55 @@ impl RingCursor {
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Acquire)
     }
+
+    /// Publishes the position. The other side that finds this position also sees what the owner
+    /// did before: bytes that the writer has written, or loads that the reader has completed.
+    ///
+    /// This is a release store, which reaches the cache line together with the stores before it. A
+    /// sequentially consistent exchange would first wait for these stores, and a polling reader
+    /// would take the line away during the wait.
+    #[inline]
+    pub(super) fn publish(&self, position: u64) {
+        self.position.store(position, Ordering::Release);
+    }
+
+    /// In the writer's cursor: requests a wake-up from the reader. The writer must then load the
+    /// reader's position again. If that position leaves no room, the reader finds the request.
+    pub(super) fn request_room(&self) {
+        self.waits_for_room.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// In the writer's cursor: takes the request for a wake-up. The reader calls this after it has
+    /// published its position. Returns true if the reader must wake the writer.
+    pub(super) fn take_room_request(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.waits_for_room.load(Ordering::Relaxed) != 0
+            && self.waits_for_room.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// In the reader's cursor: reports that the reader has read all bytes before this position.
+    pub(super) fn report_drained(&self, position: u64) {
+        self.rewind_or_drained.store(position, Ordering::Release);
+    }
+
+    /// In the reader's cursor: returns whether the reader has reported that all bytes before this
+    /// position are read. The writer may then write to the memory of these bytes.
+    pub(super) fn is_drained(&self, position: u64) -> bool {
+        self.rewind_or_drained.load(Ordering::Acquire) == position
+    }
+
+    /// In the writer's cursor: stores the position at which the stream continues. The reader uses
+    /// it after the next published position.
+    pub(super) fn rewind_to(&self, position: u64) {
+        self.rewind_or_drained.store(position, Ordering::Relaxed);
+    }
+
+    /// In the writer's cursor: returns the position at which the stream continued after the last
+    /// rewind. The reader first loads the writer's position.
+    pub(super) fn last_rewind(&self) -> u64 {
+        self.rewind_or_drained.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(any(test, fuzzing))]
@@ -46,8 +96,10 @@ impl RingCursor {
     }
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<RingCursor>() == 128);
-const _: () = assert!(offset_of!(RingCursor, inline_copy) == OFFSET_IN_CURSOR);
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::offset_of!(RingCursor, inline_copy) == OFFSET_IN_CURSOR);
 
 /// The memory of one ring.
 #[derive(Clone, Copy, Debug)]

@@ -27,6 +27,8 @@
 
 mod inline_copy;
 pub(super) mod memory;
+#[cfg(all(test, loom))]
+mod models;
 mod reader;
 #[cfg(test)]
 mod tests;

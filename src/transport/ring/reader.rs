@@ -10,7 +10,6 @@ use crate::base::ids::Rank;
 use crate::base::processor;
 use crate::transport::region::Region;
 use crate::wait::policy::spin_until;
-use std::sync::atomic::{Ordering, fence};
 
 /// The reader of a byte ring.
 #[derive(Debug)]
@@ -72,7 +71,7 @@ impl RingReader {
             taken += self.read(region, into.slice(taken, (into.len() - taken).min(piece)))?;
             // A writer that polls for room sees the new position immediately. For a writer that
             // sleeps, the caller releases the bytes later.
-            ring.reader_cursor.position.store(self.position, Ordering::Release);
+            ring.reader_cursor.publish(self.position);
         }
         Ok(taken)
     }
@@ -207,8 +206,8 @@ impl RingReader {
     /// the new position. Returns the number of unread bytes.
     #[inline]
     pub(super) fn refresh(&mut self, ring: &ByteRing<'_>) -> Result<usize> {
-        self.written = ring.writer_cursor.position.load(Ordering::Acquire);
-        let rewind = ring.writer_cursor.rewind_or_drained.load(Ordering::Relaxed);
+        self.written = ring.writer_cursor.position();
+        let rewind = ring.writer_cursor.last_rewind();
         // A rewind position beyond `written` was stored after the load of `written`. The next
         // refresh handles it.
         if rewind > self.position && rewind <= self.written {
@@ -222,12 +221,12 @@ impl RingReader {
 
     /// Reports that the ring is drained, if all bytes that this reader knows of are read and the
     /// last report is at least one report interval ago.
-    fn report_drained(&mut self, ring: &ByteRing<'_>) {
+    pub(super) fn report_drained(&mut self, ring: &ByteRing<'_>) {
         if self.position - self.reported >= ring.rewind.report_interval()
             && self.position == self.written
         {
             self.reported = self.position;
-            ring.reader_cursor.rewind_or_drained.store(self.position, Ordering::Release);
+            ring.reader_cursor.report_drained(self.position);
         }
     }
 
@@ -245,10 +244,8 @@ impl RingReader {
         }
         self.released = self.position;
         let ring = region.ring_on(self.route);
-        ring.reader_cursor.position.store(self.position, Ordering::Release);
-        fence(Ordering::SeqCst);
-        ring.writer_cursor.waits_for_room.load(Ordering::Relaxed) != 0
-            && ring.writer_cursor.waits_for_room.swap(0, Ordering::Relaxed) != 0
+        ring.reader_cursor.publish(self.position);
+        ring.writer_cursor.take_room_request()
     }
 
     /// Releases the room of read bytes once they are a quarter of the ring. Returns as

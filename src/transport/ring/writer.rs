@@ -13,7 +13,6 @@ use crate::base::ids::Rank;
 use crate::base::processor;
 use crate::transport::region::Region;
 use crate::wait::policy::spin_until;
-use std::sync::atomic::{Ordering, fence};
 
 /// The index of the header word whose meaning the caller defines.
 const FIRST_WORD: usize = 0;
@@ -183,10 +182,7 @@ impl RingWriter {
         // apart.
         ring.writer_cursor.inline_copy.publish(start, first_word, body);
         self.has_inline_copy = true;
-        // This is a release store, which reaches the cache line together with the stores before it.
-        // A sequentially consistent exchange would first wait for these stores, and a polling
-        // reader would take the line away during the wait.
-        ring.writer_cursor.position.store(self.position, Ordering::Release);
+        ring.writer_cursor.publish(self.position);
         if is_short {
             self.is_after_short = true;
         } else if !self.is_after_short {
@@ -228,9 +224,7 @@ impl RingWriter {
     /// the reader has reported that all bytes are read.
     fn resume_long_bodies(&mut self, ring: &ByteRing<'_>) {
         let Some(least) = ring.rewind.long_body_offset else { return };
-        if self.published != self.position
-            || ring.reader_cursor.rewind_or_drained.load(Ordering::Acquire) != self.position
-        {
+        if self.published != self.position || !ring.reader_cursor.is_drained(self.position) {
             return;
         }
         let (start, _) = locate(ring.bytes, self.position);
@@ -248,7 +242,7 @@ impl RingWriter {
         if (start as u64) < ring.rewind.rewind_after || self.published != self.position {
             return;
         }
-        if ring.reader_cursor.rewind_or_drained.load(Ordering::Acquire) == self.position {
+        if ring.reader_cursor.is_drained(self.position) {
             self.skip_ahead(ring, until_end);
         }
     }
@@ -257,7 +251,7 @@ impl RingWriter {
     fn skip_ahead(&mut self, ring: &ByteRing<'_>, skipped: usize) {
         self.position += skipped as u64;
         (self.published, self.read_position) = (self.position, self.position);
-        ring.writer_cursor.rewind_or_drained.store(self.position, Ordering::Relaxed);
+        ring.writer_cursor.rewind_to(self.position);
     }
 
     /// Ensures that the next `len` bytes of the ring have memory.
@@ -285,7 +279,7 @@ impl RingWriter {
         }
         self.published = self.position;
         let ring = region.ring_on(self.route);
-        ring.writer_cursor.position.store(self.position, Ordering::Release);
+        ring.writer_cursor.publish(self.position);
         true
     }
 
@@ -296,8 +290,7 @@ impl RingWriter {
     /// As [`RingWriter::write`].
     pub fn request_room_wakeup(&mut self, region: &Region) -> Result<bool> {
         let ring = region.ring_on(self.route);
-        ring.writer_cursor.waits_for_room.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        ring.writer_cursor.request_room();
         self.refresh(&ring);
         Ok(self.free_bytes(&ring)? > 0)
     }
@@ -313,8 +306,7 @@ impl RingWriter {
     /// known position stays: a rewind has moved it ahead, and the reader has not followed the
     /// rewind yet.
     fn refresh(&mut self, ring: &ByteRing<'_>) {
-        self.read_position =
-            self.read_position.max(ring.reader_cursor.position.load(Ordering::Acquire));
+        self.read_position = self.read_position.max(ring.reader_cursor.position());
     }
 
     fn free_bytes(&self, ring: &ByteRing<'_>) -> Result<usize> {
@@ -371,7 +363,7 @@ fn write_body(ring: &ByteRing<'_>, start: u64, body: Src<'_>) {
         let end = place + piece.len() as u64;
         // The caller publishes the last piece, together with the whole record.
         if end - start < body.len() as u64 {
-            ring.writer_cursor.position.store(end, Ordering::Release);
+            ring.writer_cursor.publish(end);
         }
         end
     });

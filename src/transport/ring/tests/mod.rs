@@ -190,7 +190,7 @@ fn inline_copy_is_valid_until_the_next_write() {
     }
     // A faulty rank's length in the stamp.
     let stamp = reader.position() << LEN_BITS | 127;
-    ring.writer_cursor.inline_copy.stamp.store(stamp, Ordering::Relaxed);
+    ring.writer_cursor.inline_copy.stamp.end_write(stamp);
     assert!(!is_beside(&mut reader));
 }
 
