@@ -80,8 +80,8 @@ fn build(scratch: &Path, request: &PackageRequest) -> Result<Vec<PathBuf>, Strin
 
 fn run_lintian(made: &[PathBuf]) -> Result<(), String> {
     let mut lintian = run::command("lintian");
-    lintian.args(["--allow-root", "--fail-on", "error,warning", "--no-tag-display-limit"]);
-    let text = run::run_checked(lintian.args(made), COPY_LIMIT)?.text;
+    lintian.args(["--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
+    let text = run::run_checked(lintian.args(made), BUILD_LIMIT)?.text;
     print!("{text}");
     Ok(())
 }

@@ -29,7 +29,7 @@ const PACKAGES: &[(&str, fn(&PackageRequest) -> Result<(), String>)] = &[
     ("conan", conan::make),
 ];
 
-/// Where the packages go, and what they contain besides the files of CMake.
+/// The folder for the packages, and the files in them that CMake does not make.
 pub(crate) struct PackageRequest {
     folder: PathBuf,
     /// The bills of materials to install with the documents. Empty if none were made.
