@@ -69,13 +69,13 @@ fn build(scratch: &Path, request: &PackageRequest) -> Result<Vec<PathBuf>, Strin
     }
     run::run_checked(&mut build, BUILD_LIMIT)?;
     let suffix = format!("_{}_", env!("CARGO_PKG_VERSION"));
-    let find = |package: &&str| {
+    let find = |package: &str| {
         let start = format!("{package}{suffix}");
         let found =
             super::files(scratch, |name| name.starts_with(&start) && name.ends_with("deb"))?;
         found.into_iter().next().ok_or_else(|| format!("no package {package} was made"))
     };
-    NAMES.iter().map(|name| find(&name)).collect()
+    NAMES.iter().map(|name| find(name)).collect()
 }
 
 fn run_lintian(made: &[PathBuf]) -> Result<(), String> {

@@ -20,8 +20,11 @@ const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// The time limit for commands that only copy or check files.
 const COPY_LIMIT: Duration = Duration::from_secs(600);
 
+/// Makes a package and uses it.
+type PackageMaker = fn(&PackageRequest) -> Result<(), String>;
+
 /// The packages, as `--only` names them.
-const PACKAGES: &[(&str, fn(&PackageRequest) -> Result<(), String>)] = &[
+const PACKAGES: &[(&str, PackageMaker)] = &[
     ("sbom", |request| bill_of_materials::make(request).map(|_| ())),
     ("tarball", tarball::make),
     ("debian", debian::make),
