@@ -25,7 +25,9 @@ pub mod plural;
 pub mod processor;
 pub mod progress_observer;
 pub mod renamed;
+pub mod sort;
 pub mod sync;
+pub(crate) mod trait_object_debug;
 mod vector_copy;
 
 pub use buffer::{Dst, Src};
