@@ -9,6 +9,7 @@ use super::row::{Algorithm, GroupShape};
 use super::table::algorithms;
 use crate::base::error::{Error, Result};
 use crate::base::renamed::{self, NameKind};
+use crate::base::sort::sort_by_key;
 use crate::transport::OpKind;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -86,7 +87,7 @@ pub struct AlgorithmRules {
 impl AlgorithmRules {
     /// Returns the subset of `rules` that applies to a group of this shape.
     pub fn new(mut rules: Vec<AlgorithmRule>, shape: &GroupShape) -> Self {
-        rules.sort_by_key(|rule| rule.source);
+        sort_by_key(&mut rules, |rule| rule.source);
         let mut all = Self::default();
         for rule in rules.into_iter().filter(|rule| rule.is_for_shape(shape)) {
             all.by_kind.get_or_insert_default()[rule.kind as usize].push(rule);

@@ -8,7 +8,6 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::security::LinkSecurity;
 use crate::transport::heartbeat::ActivityFn;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// The exchange of bootstrap data between the ranks of a group that is being created.
@@ -46,7 +45,7 @@ pub trait BootstrapExchange {
 /// Keys and values that the ranks of one group share while the group exists. No other group sees
 /// the keys. Any thread may call the functions; a thread that waits for a key does not block other
 /// threads.
-pub trait GroupKeyStore: Send + Sync + Debug {
+pub trait GroupKeyStore: Send + Sync {
     /// Stores a value under a key, and replaces the previous value.
     ///
     /// # Errors
@@ -77,6 +76,8 @@ pub trait GroupKeyStore: Send + Sync + Debug {
     /// `Timeout`, `Connection`.
     fn delete(&self, key: &str, deadline: &Deadline) -> Result<bool>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(GroupKeyStore);
 
 /// The properties of a parent group that its child group inherits. All ranks of the child group
 /// know these properties.

@@ -17,12 +17,11 @@ use crate::base::ids::Rank;
 use crate::transport::{Completion, MessageTraffic, OpKind, ReceiveRequest, SendRequest};
 use serde_json::Value;
 use std::any::Any;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// The device back end of a group, for one device on each rank. It has the same obligations as
 /// [`super::Backend`].
-pub trait DeviceBackend: Send + Sync + Debug {
+pub trait DeviceBackend: Send + Sync {
     /// Returns the name of the back end that serves the device. The name is empty if the group has
     /// a device, but no back end could be created for it.
     fn name(&self) -> &'static str;
@@ -99,6 +98,8 @@ pub trait DeviceBackend: Send + Sync + Debug {
     fn describe(&self) -> Value;
 }
 
+crate::base::trait_object_debug::impl_debug_of_objects!(DeviceBackend);
+
 /// The arguments of a point-to-point message in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMessage<'a> {
@@ -135,7 +136,7 @@ pub struct DeviceBatch<'a> {
 }
 
 /// The ability of a device back end to enqueue the operations of several groups together.
-pub trait JointEnqueuer: Any + Send + Sync + Debug {
+pub trait JointEnqueuer: Any + Send + Sync {
     /// Enqueues the batches of several groups; see [`enqueue_batches`]. The enqueuers of all
     /// batches must have the same type as `self`.
     fn enqueue_batches(&self, batches: &[DeviceBatch<'_>]) -> Vec<Result<()>>;
@@ -145,6 +146,8 @@ pub trait JointEnqueuer: Any + Send + Sync + Debug {
     /// is `None` for a receive with any tag.
     fn message_restriction(&self, peer: Option<Rank>, tag: Option<u32>) -> Option<&'static str>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(JointEnqueuer);
 
 /// Enqueues the operations of several groups together, each on the device of its group, so that no
 /// group waits for another group. Returns one result for each element of `batches`. If a result is
@@ -157,7 +160,7 @@ pub fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
 /// The ability of a device back end to transfer point-to-point messages in device memory one by
 /// one. The receiver matches messages by sender and tag, and the host transfers a message when its
 /// match is found. Messages in device memory never match messages in host memory.
-pub trait DevicePointToPoint: Send + Sync + Debug {
+pub trait DevicePointToPoint: Send + Sync {
     /// Sends a message, as [`crate::transport::PointToPoint::send`] does. `stream` is the caller's
     /// stream. The transfer begins after the device has completed the work that is in this stream
     /// at the time of the call.
@@ -190,3 +193,5 @@ pub trait DevicePointToPoint: Send + Sync + Debug {
         MessageTraffic::default()
     }
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(DevicePointToPoint);

@@ -13,7 +13,6 @@ use crate::base::ids::Rank;
 use crate::device::stream::is_capturing;
 use crate::device::{CudaContext, driver};
 use serde_json::{Value, json};
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// The arguments for the creation of a group's device back end.
@@ -40,7 +39,7 @@ pub(super) type DeviceBackendCreator =
     Box<dyn Fn(&DeviceBackendSetup<'_>) -> Result<DeviceBackendOrReason>>;
 
 /// A factory for the device back ends of groups.
-pub(super) trait DeviceBackendFactory: Sync + Debug {
+pub(super) trait DeviceBackendFactory: Sync {
     /// Returns the name of the back end in device maps.
     fn name(&self) -> &'static str;
 
@@ -58,6 +57,8 @@ pub(super) trait DeviceBackendFactory: Sync + Debug {
         Ok(())
     }
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(DeviceBackendFactory);
 
 /// Calls `parse` for each option that starts with `prefix`. The arguments of `parse` are the whole
 /// option, and the option without the prefix. Returns the other options.

@@ -18,7 +18,6 @@ use crate::base::ids::Rank;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{DoorbellListener, OpKind, PeerName, PointToPoint};
 use serde_json::Value;
-use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 
 /// The location of a rank: its process, its host, and its position on the host.
@@ -73,7 +72,7 @@ pub struct BackendProperties<'a> {
 /// - After the first error of `run`, every later `run` fails with the same cause. The exception is
 ///   an error about an invalid argument.
 /// - The back end permits calls of `abort` and `failure` from any thread at any time.
-pub trait Backend: FastPath + Send + Sync + Debug {
+pub trait Backend: FastPath + Send + Sync {
     /// Returns the name of the back end in the registry.
     fn name(&self) -> &'static str;
 
@@ -176,6 +175,8 @@ pub trait Backend: FastPath + Send + Sync + Debug {
     fn describe(&self) -> Value;
 }
 
+crate::base::trait_object_debug::impl_debug_of_objects!(Backend);
+
 impl dyn Backend + '_ {
     /// Allocates memory for buffers on a device.
     ///
@@ -253,7 +254,7 @@ pub trait PeerMonitor {
 }
 
 /// The failure state of a group. A reference to it does not keep the group alive.
-pub trait GroupFailureState: Send + Sync + Debug {
+pub trait GroupFailureState: Send + Sync {
     /// Returns the reason why the group failed, if it failed; see [`Backend::failure`].
     fn failure(&self) -> Option<Error>;
 
@@ -279,3 +280,5 @@ pub trait GroupFailureState: Send + Sync + Debug {
     /// calls are possible. A dropped listener is removed.
     fn add_listener(&self, listener: Weak<dyn DoorbellListener>);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(GroupFailureState);

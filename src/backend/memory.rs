@@ -3,10 +3,9 @@
 use crate::base::error::Result;
 use crate::device::memory::DeviceMemory;
 use crate::transport::arena;
-use std::fmt::Debug;
 
 /// Memory that a back end has allocated. It is freed when this object is dropped.
-pub trait BackendMemory: Send + Debug {
+pub trait BackendMemory: Send {
     /// Returns the address of the first byte.
     fn as_mut_ptr(&self) -> *mut u8;
 
@@ -18,6 +17,8 @@ pub trait BackendMemory: Send + Debug {
         self.len() == 0
     }
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(BackendMemory);
 
 impl BackendMemory for arena::ArenaBlock {
     fn as_mut_ptr(&self) -> *mut u8 {

@@ -15,7 +15,6 @@ use super::solo::SingleRankBackend;
 use super::staging::StagingFactory;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{lock, unpoisoned};
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, RwLock};
 
 /// The name of the default back end for host memory.
@@ -44,7 +43,7 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_BACKENDS: usize = 256;
 
 /// A factory for the back ends of groups.
-pub trait BackendFactory: Send + Sync + Debug {
+pub trait BackendFactory: Send + Sync {
     /// Creates the back end of this rank. All ranks must call this function, because it waits for
     /// all ranks.
     ///
@@ -56,6 +55,8 @@ pub trait BackendFactory: Send + Sync + Debug {
         exchange: &dyn BootstrapExchange,
     ) -> Result<Arc<dyn Backend>>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(BackendFactory);
 
 #[derive(Clone, Debug)]
 struct RegisteredBackend {

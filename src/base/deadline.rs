@@ -101,6 +101,7 @@ impl Deadline {
     }
 
     /// Returns the remaining time, or zero after the deadline.
+    #[inline(never)]
     pub fn remaining(&self) -> Duration {
         self.timeout.saturating_sub(self.started.elapsed())
     }

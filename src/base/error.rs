@@ -198,6 +198,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Returns an error of `kind` with its message.
     #[cold]
+    #[inline(never)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(ErrorDetails {
             kind,
@@ -210,17 +211,26 @@ impl Error {
     }
 
     /// Returns an `InvalidArgument` error, the most common caller mistake.
+    #[cold]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
     /// Returns an `Internal` error, for a broken invariant of the library.
+    #[cold]
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
 
     /// Returns the error of a failed system call. `operation` describes the purpose of the call.
     pub fn system(operation: impl fmt::Display, cause: std::io::Error) -> Self {
+        Self::of_system_call(&operation, cause)
+    }
+
+    /// The code of [`Error::system`], which all types of texts share.
+    #[cold]
+    #[inline(never)]
+    fn of_system_call(operation: &dyn fmt::Display, cause: std::io::Error) -> Self {
         let kind = match cause.kind() {
             std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::StorageFull => {
                 ErrorKind::OutOfMemory
@@ -241,8 +251,15 @@ impl Error {
     /// the peer or the network, unless this process has no free descriptors: then the error is that
     /// of [`Error::system`].
     pub fn connection(operation: impl fmt::Display, cause: std::io::Error) -> Self {
+        Self::of_connection(&operation, cause)
+    }
+
+    /// The code of [`Error::connection`], which all types of texts share.
+    #[cold]
+    #[inline(never)]
+    fn of_connection(operation: &dyn fmt::Display, cause: std::io::Error) -> Self {
         match cause.raw_os_error() {
-            Some(EMFILE) => Self::system(operation, cause),
+            Some(EMFILE) => Self::of_system_call(operation, cause),
             _ => {
                 Self::new(ErrorKind::Connection, format!("{operation}: {cause}")).with_source(cause)
             }
@@ -291,7 +308,14 @@ impl Error {
 
     /// Prepends context to the message: "`context`: message".
     #[must_use]
-    pub fn context(mut self, context: impl fmt::Display) -> Self {
+    pub fn context(self, context: impl fmt::Display) -> Self {
+        self.with_dyn_context(&context)
+    }
+
+    /// The code of [`Error::context`], which all types of texts share.
+    #[cold]
+    #[inline(never)]
+    fn with_dyn_context(mut self, context: &dyn fmt::Display) -> Self {
         self.0.message = format!("{context}: {}", self.0.message);
         self
     }

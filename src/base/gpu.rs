@@ -10,7 +10,6 @@
 
 use super::deadline::Deadline;
 use super::error::Result;
-use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -26,7 +25,7 @@ pub struct GpuTarget {
 
 /// An enqueued operation. A reference to this object keeps neither the group nor the buffers of the
 /// operation alive.
-pub trait EnqueuedOperation: Send + Sync + Debug {
+pub trait EnqueuedOperation: Send + Sync {
     /// Waits until the device has completed the operation. Returns false if the limit passed before
     /// that.
     ///
@@ -39,12 +38,16 @@ pub trait EnqueuedOperation: Send + Sync + Debug {
     fn listen_for_device_time(&self, listener: &dyn Fn() -> Arc<dyn DeviceTimeListener>);
 }
 
+crate::base::trait_object_debug::impl_debug_of_objects!(EnqueuedOperation);
+
 /// A listener for the time that the device needed for an operation.
-pub trait DeviceTimeListener: Send + Sync + Debug {
+pub trait DeviceTimeListener: Send + Sync {
     /// Receives the time. Called at most once, on any thread; must not block. Operations that were
     /// enqueued together on one stream get the time of all of them.
     fn on_device_time(&self, time: Duration);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(DeviceTimeListener);
 
 /// True while a trace is written.
 static IS_TRACING: AtomicBool = AtomicBool::new(false);
@@ -60,13 +63,15 @@ pub fn is_tracing() -> bool {
 }
 
 /// A position in a stream.
-pub trait StreamMarker: Send + Sync + Debug {
+pub trait StreamMarker: Send + Sync {
     /// Returns whether the device has completed all earlier work of the stream.
     ///
     /// # Errors
     /// The device's error in that earlier work.
     fn is_complete(&self) -> Result<bool>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(StreamMarker);
 
 /// The slot into which a back end puts the operation that it has enqueued, at most once.
 pub type EnqueuedOperationSlot = OnceLock<Arc<dyn EnqueuedOperation>>;

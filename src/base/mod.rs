@@ -26,7 +26,9 @@ pub mod processor;
 pub mod progress_observer;
 pub mod renamed;
 pub mod sequence_stamp;
+pub mod sort;
 pub mod sync;
+pub(crate) mod trait_object_debug;
 mod vector_copy;
 
 pub use buffer::{Dst, Src};

@@ -10,13 +10,12 @@
 
 use super::ids::Rank;
 use super::label::LabelledName;
-use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// An observer of the events within operations. Ranks are those of the group. All methods are
 /// called on the thread that runs the operation. The methods must not block, and must not call the
 /// operation.
-pub trait ProgressObserver: Debug {
+pub trait ProgressObserver {
     /// Returns whether the observer receives every wait with its times.
     fn is_tracing_waits(&self) -> bool;
 
@@ -50,6 +49,8 @@ pub trait ProgressObserver: Debug {
     /// Returns the rank with the largest recorded skew in the operation so far.
     fn latest_rank(&self) -> Option<(Rank, Duration)>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(ProgressObserver);
 
 /// An observer that ignores all events.
 #[derive(Debug)]

@@ -27,10 +27,12 @@ pub(super) enum StoreKind {
     NonTemporal,
 }
 
-/// Moves `len` bytes. The two ranges may overlap in any way.
+/// Moves `len` bytes. The two ranges may overlap in any way. Callers copy the shortest ranges
+/// themselves.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len` bytes.
+#[inline(never)]
 pub(super) unsafe fn move_bytes(to: *mut u8, from: *const u8, len: usize, stores: StoreKind) {
     #[cfg(target_arch = "x86_64")]
     if len >= VECTOR_COPY_MIN_BYTES

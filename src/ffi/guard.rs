@@ -25,6 +25,7 @@ use crate::api::WorkProgress;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::process::this_process;
 use crate::process::thread::{self, THREAD_FLAGS};
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
@@ -99,10 +100,7 @@ macro_rules! dist_export {
 pub(super) fn status(name: &str, body: impl FnOnce() -> Result<()>) -> dist_status_t {
     match run(name, body) {
         Ok(()) => DIST_OK,
-        Err(error) => {
-            last_error::set(error.message());
-            status_of(error.kind())
-        }
+        Err(error) => failed(&error, status_of(error.kind())),
     }
 }
 
@@ -127,6 +125,8 @@ pub(super) fn value_anywhere<T>(name: &str, fallback: T, body: impl FnOnce() -> 
 }
 
 /// Sets the last message of the thread, and returns `fallback`.
+#[cold]
+#[inline(never)]
 fn failed<T>(error: &Error, fallback: T) -> T {
     last_error::set(error.message());
     fallback
@@ -135,13 +135,19 @@ fn failed<T>(error: &Error, fallback: T) -> T {
 /// Runs a body, unless this process is a forked child.
 fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     if this_process::is_forked_child() {
-        let message = format!(
-            "{name}: this process was forked from a process that uses libdist; a forked child \
-             cannot use it (call exec, or fork before the first use)"
-        );
-        return Err(Error::new(ErrorKind::NotInitialized, message));
+        return Err(forked_child_error(name));
     }
     catch_panics(name, body)
+}
+
+#[cold]
+#[inline(never)]
+fn forked_child_error(name: &str) -> Error {
+    let message = format!(
+        "{name}: this process was forked from a process that uses libdist; a forked child cannot \
+         use it (call exec, or fork before the first use)"
+    );
+    Error::new(ErrorKind::NotInitialized, message)
 }
 
 /// Runs a body, and converts a panic to an error.
@@ -156,15 +162,20 @@ fn catch_panics<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     });
     match outcome {
         Ok(outcome) => outcome.map_err(|error| error.context(name)),
-        Err(payload) => {
-            let text = payload
-                .downcast_ref::<&str>()
-                .map(ToString::to_string)
-                .or_else(|| payload.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".to_owned());
-            Err(Error::internal(format!("{name}: a defect in libdist, please report it: {text}")))
-        }
+        Err(payload) => Err(panic_error(name, payload)),
     }
+}
+
+/// Returns the error of a panic with this payload.
+#[cold]
+#[inline(never)]
+fn panic_error(name: &str, payload: Box<dyn Any + Send>) -> Error {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    Error::internal(format!("{name}: a defect in libdist, please report it: {text}"))
 }
 
 /// Suppresses the output of panics inside the library, because they become `DIST_ERR_INTERNAL`. If

@@ -216,6 +216,10 @@ impl CallerStore {
 }
 
 impl Store for CallerStore {
+    fn describe(&self) -> String {
+        "the caller's own store".into()
+    }
+
     fn calls_program(&self) -> bool {
         true
     }

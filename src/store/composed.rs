@@ -299,6 +299,10 @@ mod tests {
     }
 
     impl Store for InterruptedStore {
+        fn describe(&self) -> String {
+            "a store that is interrupted".into()
+        }
+
         fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
             self.count_call().set(key, value, deadline)
         }

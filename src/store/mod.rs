@@ -47,7 +47,7 @@ const KEY_BYTES_SHOWN: usize = 128;
 /// Every method returns `Timeout` if the deadline passes, and `Connection` if the store cannot be
 /// reached. If a method that changes the store returns one of these two errors, the change may or
 /// may not have taken place.
-pub trait Store: Send + Sync + std::fmt::Debug {
+pub trait Store: Send + Sync {
     /// Stores `value` under `key`, and replaces any previous value.
     ///
     /// Later calls of this process see the new value. Other processes may see it later: a store may
@@ -217,13 +217,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns the store's name for messages, for example "the store at host:port".
-    fn describe(&self) -> String {
-        format!("{self:?}")
-    }
+    fn describe(&self) -> String;
 }
 
+crate::base::trait_object_debug::impl_debug_of_objects!(Store);
+
 /// A client of a store that waits once, and whose wait another thread can end.
-pub trait StoreWaiter: Send + Sync + std::fmt::Debug {
+pub trait StoreWaiter: Send + Sync {
     /// Waits until all keys exist, as [`Store::wait`], or until [`StoreWaiter::interrupt`].
     ///
     /// # Errors
@@ -233,6 +233,8 @@ pub trait StoreWaiter: Send + Sync + std::fmt::Debug {
     /// Ends the wait, also if it begins later. Does not wait itself.
     fn interrupt(&self);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(StoreWaiter);
 
 /// Builds the `Timeout` error of a wait for keys. The error names the first [`KEYS_NAMED`] missing
 /// keys and counts the rest.

@@ -8,7 +8,6 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::base::label::Label;
 use crate::wait::WaitPolicy;
 use serde_json::Value;
-use std::fmt::Debug;
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -46,12 +45,14 @@ pub struct StreamInterest {
 }
 
 /// The handler that makes progress on point-to-point streams while no caller waits for messages.
-pub trait ProgressHandler: Send + Sync + Debug {
+pub trait ProgressHandler: Send + Sync {
     /// Called on the service thread when a stream can make progress.
     /// [`Endpoint::collect_ready_peers`] then returns the peer of that stream. An implementation
     /// must not block.
     fn on_streams_ready(&self);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(ProgressHandler);
 
 /// Ordered, reliable byte streams between this rank and every other rank: one stream per direction
 /// and [`Channel`].
@@ -72,7 +73,7 @@ pub trait ProgressHandler: Send + Sync + Debug {
 ///
 /// At most one thread at a time may use the collective streams, and at most one thread at a time
 /// may use the point-to-point streams. These two threads may run concurrently.
-pub trait Endpoint: Send + Sync + Debug {
+pub trait Endpoint: Send + Sync {
     /// Returns the rank of this process.
     fn rank(&self) -> Rank;
 
@@ -151,3 +152,5 @@ pub trait Endpoint: Send + Sync + Debug {
     /// Fails the group on all nodes. The first reason is kept.
     fn fail(&self, error: &Error);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(Endpoint);

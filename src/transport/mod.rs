@@ -69,7 +69,6 @@ use crate::base::error::Error;
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::sync::lock;
 use crate::wait::WaitPolicy;
-use std::fmt::Debug;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -111,11 +110,13 @@ impl std::fmt::Display for PeerName {
 /// ([`Doorbell::listen`](crate::wait::doorbell::Doorbell::listen)). A listening rank does not sleep
 /// on the doorbell's futex word, because it also waits for descriptors. When another rank of the
 /// domain rings the doorbell, the callback is called in the process of the listening rank.
-pub trait DoorbellListener: Send + Sync + Debug {
+pub trait DoorbellListener: Send + Sync {
     /// Called by any thread, possibly inside a call that the listener itself has made. An
     /// implementation only sets a flag and returns.
     fn on_doorbell(&self);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(DoorbellListener);
 
 /// The ranks of one host and their shared memory.
 ///
@@ -131,7 +132,7 @@ pub trait DoorbellListener: Send + Sync + Debug {
 /// - If the doorbell of a listening rank is rung, the listeners of that rank are called in its
 ///   process.
 /// - [`SharedDomain::leave`] leaves the domain. Dropping the domain also leaves it.
-pub trait SharedDomain: Send + Sync + Debug {
+pub trait SharedDomain: Send + Sync {
     /// Returns the shared region.
     fn region(&self) -> &Region;
 
@@ -241,6 +242,8 @@ pub trait SharedDomain: Send + Sync + Debug {
         }
     }
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(SharedDomain);
 
 /// The doorbell listeners of one rank.
 #[derive(Debug, Default)]

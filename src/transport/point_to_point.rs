@@ -8,7 +8,6 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::GpuTarget;
 use crate::base::ids::Rank;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// The largest tag of a caller's message. A receive of any tag accepts messages with tags up to
@@ -242,7 +241,7 @@ impl MessageTraffic {
 }
 
 /// The callback for the completion of a posted message.
-pub trait Completion: Send + Sync + Debug {
+pub trait Completion: Send + Sync {
     /// Called exactly once, by the thread that completes the message, which holds no lock of the
     /// engine. The engine does not access the message's memory during or after this call. An
     /// implementation must not block.
@@ -266,6 +265,8 @@ pub trait Completion: Send + Sync + Debug {
     }
 }
 
+crate::base::trait_object_debug::impl_debug_of_objects!(Completion);
+
 /// Sends and receives between the ranks of a group, in any order and independent of its
 /// collectives.
 ///
@@ -285,7 +286,7 @@ pub trait Completion: Send + Sync + Debug {
 /// - If a peer dies or leaves, the messages that need this peer complete with `PeerFailed`. If the
 ///   group fails, all messages complete with its cause.
 /// - The engine makes progress even while no caller waits.
-pub trait PointToPoint: Send + Sync + Debug {
+pub trait PointToPoint: Send + Sync {
     /// Posts a send.
     ///
     /// # Errors
@@ -435,3 +436,5 @@ pub trait PointToPoint: Send + Sync + Debug {
         MessageTraffic::default()
     }
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(PointToPoint);

@@ -25,7 +25,6 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::sync::{AtomicBool, Ordering};
 use crate::wait::doorbell::Doorbell;
-use std::fmt::Debug;
 use std::sync::atomic::AtomicPtr;
 
 pub use super::ctrl_slot::CTRL_SLOT_COUNT;
@@ -40,7 +39,7 @@ const RING_RESERVE_STEP: usize = 16 << 10;
 /// `base` must point to at least `bytes` bytes that are aligned to 4096, readable and writable, and
 /// that were zero when the domain began. They must stay mapped in this way until the value is
 /// dropped.
-pub unsafe trait RegionBacking: Send + Sync + Debug {
+pub unsafe trait RegionBacking: Send + Sync {
     /// Returns the address of the first byte.
     fn base(&self) -> *mut u8;
     /// Returns the number of bytes.
@@ -54,6 +53,8 @@ pub unsafe trait RegionBacking: Send + Sync + Debug {
         Ok(())
     }
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(RegionBacking);
 
 /// The region of one domain, as one member maps it.
 #[derive(Debug)]

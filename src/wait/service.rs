@@ -14,7 +14,6 @@ use crate::sys::{host, thread};
 use crate::wait::io;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,7 +29,12 @@ pub enum WatchAction {
 }
 
 /// Handles the events of one descriptor.
-pub trait DescriptorHandler: Send + Sync + Debug {
+pub trait DescriptorHandler: Send + Sync {
+    /// Returns the name of the handler's type, for the log.
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+
     /// Returns the descriptor, which must stay open while the registration lasts.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
@@ -44,12 +48,21 @@ pub trait DescriptorHandler: Send + Sync + Debug {
     }
 }
 
+crate::base::trait_object_debug::impl_debug_of_objects!(DescriptorHandler);
+
 /// Performs an action at a certain time.
-pub trait AlarmHandler: Send + Sync + Debug {
+pub trait AlarmHandler: Send + Sync {
+    /// Returns the name of the handler's type, for the log.
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+
     /// Called on the service thread when the alarm is due. The alarm is off from then until it is
     /// set again.
     fn on_alarm(&self);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(AlarmHandler);
 
 /// The registration of a descriptor handler. Dropping it ends the watch; a handler call that is
 /// already running finishes.
@@ -66,10 +79,17 @@ pub struct Alarm {
 }
 
 /// Runs when another thread starts it.
-pub(super) trait TaskHandler: Send + Sync + Debug {
+pub(super) trait TaskHandler: Send + Sync {
+    /// Returns the name of the handler's type, for the log.
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+
     /// Called on the service thread after [`TaskRegistration::start`].
     fn on_start(&self);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(TaskHandler);
 
 /// The registration of a task. Dropping it ends the registration; a run that has begun finishes.
 #[derive(Debug)]
@@ -364,12 +384,14 @@ fn run_thread(poller: &Arc<Poller>, wake_flag: &EventFd) {
         }
         let due = lock().take_due_alarms();
         for handler in due {
-            call_handler(&handler, || handler.on_alarm());
+            call_handler(handler.type_name(), || handler.on_alarm());
         }
         let started = std::mem::take(&mut lock().started_tasks);
         for id in started {
             let task = lock().tasks.get(&id).cloned();
-            task.iter().for_each(|task| call_handler(task, || task.on_start()));
+            if let Some(task) = task {
+                call_handler(task.type_name(), || task.on_start());
+            }
         }
         let mut service = lock();
         if service.is_idle() {
@@ -379,11 +401,15 @@ fn run_thread(poller: &Arc<Poller>, wake_flag: &EventFd) {
     }
 }
 
-/// Calls a function of a handler, and logs a panic.
-fn call_handler(handler: &dyn Debug, call: impl FnOnce()) {
+/// Calls a function of a handler of this type, and logs a panic.
+fn call_handler(handler: &str, call: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
-        crate::log!(LogLevel::Error, "a callback of the service thread panicked: {handler:?}");
+        log_panic(handler);
     }
+}
+
+fn log_panic(handler: &str) {
+    crate::log!(LogLevel::Error, "a callback of the service thread panicked: {handler}");
 }
 
 fn dispatch_event(event: PollEvent) {
@@ -399,7 +425,7 @@ fn dispatch_event(event: PollEvent) {
         Ok(WatchAction::Keep) => {}
         Ok(WatchAction::Done) => drop(unregister(event.token)),
         Err(_) => {
-            crate::log!(LogLevel::Error, "a callback of the service thread panicked: {handler:?}");
+            log_panic(handler.type_name());
             drop(unregister(event.token));
         }
     }

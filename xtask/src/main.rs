@@ -29,6 +29,7 @@ mod interop;
 mod loom;
 mod miri;
 mod mpi;
+mod package;
 mod random;
 mod run;
 mod test;
@@ -129,6 +130,10 @@ bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                     compare libdist's store with torch's in alternating runs (10 pairs); --tcp
                     connects libdist's clients through TCP instead of its Unix socket, --quick
                     runs a functional check, --write writes the table into BENCHMARKS.md
+package [--only NAME] [--into FOLDER]
+                    make the packages in FOLDER (target/package), and install and use each of them in
+                    an empty folder: tarball, debian (needs debhelper and lintian), wheel, and sbom,
+                    the bills of materials; check the recipe conan; NAME is one of them
 wheel [--into FOLDER]
                     build the wheel of the Python package for manylinux_2_28 with cargo-zigbuild into
                     FOLDER (python/dist), and check it with auditwheel; download the tools
@@ -178,6 +183,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "loom" => loom::main(rest),
         "miri" => miri::main(rest),
         "mpi" => mpi::main(rest),
+        "package" => package::main(rest),
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
         "wheel" => wheel::main(rest),

@@ -7,6 +7,7 @@
 
 use crate::api::observe::recorder::{self, EntryKind, EntrySnapshot};
 use crate::base::ids::{GroupId, Rank};
+use crate::base::sort::sort_by_key;
 use crate::transport::heartbeat::{IDLE_ACTIVITY, NO_OPERATION_ACTIVITY};
 
 /// The number of newest operations to scan. This is enough to find the running operations, and
@@ -41,7 +42,7 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
             last = Some(entry);
         }
     }
-    under_way.sort_by_key(|entry| (is_message(entry), entry.issued_ns));
+    sort_by_key(&mut under_way, |entry| (is_message(entry), entry.issued_ns));
     match (under_way.first(), last) {
         (Some(first), _) => {
             let named: Vec<String> =

@@ -31,6 +31,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::plural::Plural;
+use crate::base::sort::sort_by;
 use crate::store::Store;
 use crate::transport::RefusedMessage;
 use serde_json::{Value, json};
@@ -107,7 +108,7 @@ impl StoredCalls {
         let (own, theirs) = pairs.min_by_key(|(own, _)| own.sequence)?;
         let mut texts = [(self.rank, own), (other.rank, theirs)]
             .map(|(rank, call)| (rank, format!("rank {rank} called {}", call.description)));
-        texts.sort();
+        sort_by(&mut texts, Ord::cmp);
         let [(_, first), (_, second)] = texts;
         Some(format!("{first}, but {second}"))
     }

@@ -24,6 +24,7 @@
 //! Callers of [`StragglerDetector::describe`] also take the lock.
 
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::sort::sort_by;
 use crate::base::sync::lock;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -214,7 +215,7 @@ impl StragglerDetector {
         let ranks = (0..self.size).filter(|&rank| rank != self.rank && rank != suspect);
         let cost_seconds = |rank| state.costs.get(&rank).map_or(0.0, |cost| cost.seconds);
         let mut others: Vec<f64> = ranks.map(cost_seconds).collect();
-        others.sort_by(f64::total_cmp);
+        sort_by(&mut others, f64::total_cmp);
         let is_outlier = match others.get(others.len() / 2) {
             Some(median) => cost.seconds > MEDIAN_FACTOR * median,
             None => cost.seconds > PAIR_TIME_SHARE * window.as_secs_f64(),

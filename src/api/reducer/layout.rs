@@ -21,6 +21,7 @@
 use super::param::Param;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::base::sort::sort_by_key;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -130,7 +131,7 @@ impl BucketLayout {
         }
         let left = open.into_values().filter(|bucket| !bucket.params.is_empty());
         closed.extend(left.map(|bucket| (bucket.last, bucket.params)));
-        closed.sort_by_key(|&(last, _)| last);
+        sort_by_key(&mut closed, |&(last, _)| last);
         Self::of_groups(params, closed.into_iter().map(|(_, params)| params).collect())
     }
 

@@ -19,11 +19,10 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
 use crate::transport::{Descriptor, OpKind};
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// An operation of a reducer. It has one work, and may consist of several collectives.
-pub(super) trait ReducerOperation: Send + Debug + 'static {
+pub(super) trait ReducerOperation: Send + 'static {
     /// Returns the number of collectives.
     fn collective_count(&self) -> u64 {
         1
@@ -38,6 +37,8 @@ pub(super) trait ReducerOperation: Send + Debug + 'static {
     /// Runs the operation in its turn.
     fn run(&mut self, turn: OperationTurn<'_>) -> Result<()>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(ReducerOperation);
 
 /// The turn of an operation: the time in which this operation runs and no other operation of the
 /// group runs.

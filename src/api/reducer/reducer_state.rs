@@ -21,7 +21,6 @@ use crate::api::work::handle::Work;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::lock;
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Averages the gradients of a model over the ranks of a group.
@@ -41,7 +40,7 @@ pub struct Reducer {
 /// The interface of a shard ([`super::shard`]) for its reducer. A shard distributes the state of
 /// the optimizer over the ranks. Each rank updates some parameters, and a gather sends the updated
 /// parameters to all ranks.
-pub(super) trait ShardGather: Debug + Send + Sync {
+pub(super) trait ShardGather: Send + Sync {
     /// Waits until no gather uses the parameters.
     fn await_gather(&self);
 
@@ -53,6 +52,8 @@ pub(super) trait ShardGather: Debug + Send + Sync {
     /// that failed in the present group.
     fn complete(&self) -> Result<()>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(ShardGather);
 
 #[derive(Debug)]
 pub(super) struct ReducerState {

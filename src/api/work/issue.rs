@@ -12,11 +12,10 @@ use crate::api::work::queue::{QueueJob, Turn};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::transport::Descriptor;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// The part of a `TaskJob` that depends on the kind of operation.
-pub(in crate::api) trait OperationTask: Send + Debug + 'static {
+pub(in crate::api) trait OperationTask: Send + 'static {
     /// Returns the works that end when the task ends.
     fn works(&self) -> &[Arc<Work>];
 
@@ -47,6 +46,8 @@ pub(in crate::api) trait OperationTask: Send + Debug + 'static {
         record: &OperationRecord,
     ) -> Result<()>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(OperationTask);
 
 /// Puts a task into its group's queue.
 ///

@@ -16,11 +16,10 @@ use crate::base::plural::Plural;
 use crate::device;
 use crate::sys::host;
 use serde_json::{Value, json};
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// A back end of another library.
-pub trait Plugin: Send + Sync + Debug {
+pub trait Plugin: Send + Sync {
     /// Creates the communicator of this rank. All ranks of the group call this function at the same
     /// time. `state` is the failure state of the group, in which a later failure is recorded.
     ///
@@ -33,6 +32,8 @@ pub trait Plugin: Send + Sync + Debug {
         state: &Arc<PluginFailureState>,
     ) -> Result<CreatedCommunicator>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(Plugin);
 
 #[derive(Debug)]
 struct RegisteredPlugin {

@@ -6,7 +6,6 @@ use crate::backend::{BackendMemory, OpKind, SupportQuery};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use serde_json::Value;
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,7 +67,7 @@ impl OperationKinds {
 ///   At the same time, other threads may submit, test and release messages, and may call `abort`.
 /// - The library uses a request from one thread at a time. It does not use a request after the
 ///   request was released, or after `test` or `wait` has returned its result or error.
-pub trait Communicator: Send + Sync + Debug {
+pub trait Communicator: Send + Sync {
     /// Begins an operation. Does not wait for other ranks.
     ///
     /// # Errors
@@ -131,6 +130,8 @@ pub trait Communicator: Send + Sync + Debug {
     /// Returns the plug-in's details for `dist_group_describe`.
     fn describe(&self) -> Value;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(Communicator);
 
 /// The reason why a released operation did not complete, as far as the plug-in knows it.
 #[derive(Clone, Debug, Default)]

@@ -17,7 +17,6 @@ use crate::wait::service::{
     self, Alarm, AlarmHandler, DescriptorHandler, DescriptorWatch, WatchAction,
 };
 use std::collections::VecDeque;
-use std::fmt::Debug;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -34,13 +33,15 @@ const ACCEPTS_PER_WAKEUP: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Takes the connections whose hello has arrived, on the service thread.
-pub(super) trait ConnectionReceiver: Send + Sync + Debug {
+pub(super) trait ConnectionReceiver: Send + Sync {
     /// Takes the link that a process has made.
     fn accept_link(self: Arc<Self>, process: Nonce, stream: Arc<UnixStream>);
 
     /// Takes the connection of a survivor.
     fn accept_survivor(&self, hello: SurvivorHello, stream: SocketStream);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(ConnectionReceiver);
 
 /// The listening socket. Dropping it closes the connections that have no hello.
 #[derive(Debug)]

@@ -16,18 +16,19 @@ use crate::sys::eventfd::EventFd;
 use crate::sys::stream::SocketStream;
 use crate::wait::doorbell::Doorbell;
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Takes the events of a member after the setup. All functions are called on the service thread.
-pub(in crate::transport) trait NeighbourHandler: Send + Sync + Debug {
+pub(in crate::transport) trait NeighbourHandler: Send + Sync {
     /// Called when a rank of a process (the name of its registry) has sent a wake request.
     fn on_wake(&self, process: Nonce, from: Rank);
 
     /// Called when the link to a process has ended.
     fn on_process_end(&self, process: Nonce);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(NeighbourHandler);
 
 /// The way to the process of a peer.
 #[derive(Clone, Debug)]

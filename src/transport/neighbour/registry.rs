@@ -19,7 +19,6 @@ use crate::wait::service::{self, DescriptorHandler, WatchAction};
 use crate::wait::service_task::ServiceTask;
 use crate::wait::{WaitPolicy, io, wait_until};
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -30,7 +29,7 @@ type MemberKey = (GroupId, Rank);
 
 /// A member, as the registry knows it. The functions are called on the service thread, except for
 /// frames of the setup between ranks of this process.
-pub(super) trait FrameReceiver: Send + Sync + Debug {
+pub(super) trait FrameReceiver: Send + Sync {
     /// Handles a frame of a rank of the process with this registry.
     fn on_frame(&self, process: Nonce, frame: &NeighbourFrame, descriptor: Option<OwnedFd>);
 
@@ -40,6 +39,8 @@ pub(super) trait FrameReceiver: Send + Sync + Debug {
     /// Takes over the connection of a survivor.
     fn accept_survivor(&self, hello: SurvivorHello, stream: SocketStream);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(FrameReceiver);
 
 /// The registry of this process. It exists while one of its members does.
 #[derive(Debug)]

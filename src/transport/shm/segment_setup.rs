@@ -19,6 +19,7 @@ use super::ShmDomain;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext, ErrorKind, RankFault, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::sort::sort_by_key;
 use crate::sys::process_status;
 use crate::sys::shm::Segment;
 use crate::sys::socket;
@@ -185,7 +186,7 @@ impl SegmentSetup<'_> {
             let (rank, route) = (self.name(index).rank, PeerRoute::Link(link));
             self.peers.push((index, SetupPeer { process, rank, route }));
         }
-        self.peers.sort_by_key(|&(index, _)| index);
+        sort_by_key(&mut self.peers, |&(index, _)| index);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use super::report::{CheckReport, CheckResult, CheckVerdict, PASSED};
 use super::rust::counted_result;
 use crate::mpi::MpiLibrary;
 use crate::workspace::{StagedBuild, repository_root, scratch_folder, target_folder};
-use crate::{run, tools};
+use crate::{package, run, tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -64,8 +64,40 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
     report.run_check("examples as a CMake project", || {
         installed(&|prefix| find_package_cxx("c-examples", prefix, stage))
     });
+    report.run_check("package: archive", || match missing_programs(&["cmake", "make", "tar"]) {
+        Some(reason) => Ok(CheckVerdict::Skipped(reason)),
+        None => package::check("tarball").map(|()| PASSED),
+    });
+    report.run_check("package: Debian", || match package::missing_debian_tools() {
+        Some(reason) => Ok(CheckVerdict::Skipped(reason)),
+        None => package::check("debian").map(|()| PASSED),
+    });
     report
         .run_check("C tests", || installed(&|prefix| find_package_cxx("ffi-tests", prefix, stage)));
+}
+
+/// Uses an installed package in C through CMake and pkg-config, and in Python through dlopen.
+/// Prints the reason for each of them that this machine cannot run.
+pub(crate) fn use_installed(prefix: &Path, stage: &StagedBuild) -> Result<(), String> {
+    let checks: [(&str, CheckResult); 3] = [
+        ("CMake", find_package("ffi-tests/consumer/cmake", prefix, stage)),
+        ("pkg-config", run_pkg_config_consumer(ConsumerLanguage::C, prefix, stage)),
+        ("dlopen", run_dlopen_consumer(prefix, stage)),
+    ];
+    for (title, result) in checks {
+        match result.map_err(|problem| format!("{title}: {problem}"))? {
+            CheckVerdict::Skipped(reason) => println!("{title}: skipped: {reason}"),
+            CheckVerdict::Ran { counts, failed } if counts.failed > 0 => {
+                return Err(format!(
+                    "{title}: {} tests failed: {}",
+                    counts.failed,
+                    failed.join(", ")
+                ));
+            }
+            CheckVerdict::Ran { .. } => println!("{title}: passed"),
+        }
+    }
+    Ok(())
 }
 
 /// Returns a text that names the programs that are missing, or `None` if all are present.

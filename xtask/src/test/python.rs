@@ -86,6 +86,12 @@ fn install(environment: &Path, stage: &StagedBuild) -> CheckResult {
     let mut install = pip(environment);
     install.args(["install", "--quiet", "--disable-pip-version-check", "./python"]);
     run::run_checked(install.env("LIBDIST_PREBUILT", &stage.lib), INSTALL_LIMIT)?;
+    run_first_command(environment)?;
+    Ok(PASSED)
+}
+
+/// Runs the first command of the guide with the package of an environment.
+fn run_first_command(environment: &Path) -> Result<(), String> {
     let mut command = run::command("sh");
     command
         .args(["-c", FIRST_COMMAND])
@@ -94,7 +100,18 @@ fn install(environment: &Path, stage: &StagedBuild) -> CheckResult {
     if text.matches(FIRST_RESULT).count() != 4 {
         return Err(format!("{FIRST_COMMAND} printed {text}"));
     }
-    Ok(PASSED)
+    Ok(())
+}
+
+/// Installs a wheel into a fresh virtual environment, and runs the first command of the guide.
+pub(crate) fn use_wheel(wheel: &Path) -> Result<(), String> {
+    let folder = scratch_folder("wheel-use")?;
+    tools::recreate_folder(&folder)?;
+    run::run_checked(run::command("python3").args(["-m", "venv"]).arg(&folder), INSTALL_LIMIT)?;
+    let mut install = pip(&folder);
+    install.args(["install", "--quiet", "--disable-pip-version-check", "numpy"]).arg(wheel);
+    run::run_checked(&mut install, INSTALL_LIMIT)?;
+    run_first_command(&folder)
 }
 
 /// Builds the wheel, and checks its size and its name.

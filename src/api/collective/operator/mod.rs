@@ -28,7 +28,6 @@ pub use call::OperatorCall;
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
-use std::fmt::Debug;
 
 /// The maximum length of an operator's name in bytes. The limit exists because each call sends the
 /// whole name.
@@ -43,10 +42,12 @@ pub const LARGEST_ELEMENT: usize = 1 << 20;
 /// * Its result depends only on the two vectors.
 /// * It is associative.
 /// * It does not call the library.
-pub trait Combine: Send + Sync + Debug {
+pub trait Combine: Send + Sync {
     /// Reduces `count` elements: `inout[i]` becomes `lower[i]` op `inout[i]`.
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(Combine);
 
 /// An operator that the caller defines.
 #[derive(Debug)]

@@ -53,6 +53,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
+use crate::base::sort::sort_by_key;
 use crate::process::this_process;
 use crate::wait::blocked_thread::BlockedWatch;
 use std::cell::RefCell;
@@ -312,7 +313,7 @@ impl JoinAttempt<'_> {
     ) -> JoinFailure {
         let own = (self.parent.rank(), self.definition.clone());
         let mut claims = [own, (from, definition)];
-        claims.sort_by_key(|(rank, _)| *rank);
+        sort_by_key(&mut claims, |(rank, _)| *rank);
         let reason = conflict_error(self.parent.name(), &claims);
         JoinFailure { reason, conflicting_rank: Some((from, nonce)), is_echo: false }
     }

@@ -11,6 +11,7 @@ use super::needs::{
 use crate::api::observe::recorder::{self, EntrySnapshot, OpenGroup};
 use crate::backend::{DeviceBackend, DevicePointToPoint};
 use crate::base::ids::Rank;
+use crate::base::sort::sort_by_key;
 use crate::store::Store;
 use crate::transport::{MessageCounts, MessageTraffic};
 use std::collections::BTreeMap;
@@ -128,7 +129,7 @@ impl OwnCall {
             }
         };
         let first_rank = |need: &Need| need.alternatives.first().map_or(me, |it| it.rank);
-        state.needs.sort_by_key(|need| (first_rank(need) + size - me) % size);
+        sort_by_key(&mut state.needs, |need| (first_rank(need) + size - me) % size);
         let timeout = call.timeout.map(|timeout| timeout.saturating_sub(state.issued_ago));
         let deadlines = call.deadlines.iter().flatten().map(|deadline| deadline.remaining());
         Some(Self {

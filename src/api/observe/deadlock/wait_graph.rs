@@ -7,6 +7,7 @@
 
 use super::blocked_record::{WaitBranch, WaitEdge, WaitId};
 use crate::base::ids::Rank;
+use crate::base::sort::sort_by_key;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The maximum number of waits whose edges one search reads.
@@ -165,7 +166,7 @@ pub(super) fn describe_deadlock(waits: &[ClosedWait]) -> String {
         let first = (0..waits.len()).min_by_key(|&at| key(&waits[at])).unwrap_or(0);
         waits.rotate_left(first);
     } else {
-        waits.sort_by_key(key);
+        sort_by_key(&mut waits, key);
     }
     let texts: Vec<String> = waits.iter().take(MAX_DESCRIBED).map(ClosedWait::describe).collect();
     let text = texts.join("; ");

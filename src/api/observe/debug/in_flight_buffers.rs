@@ -44,7 +44,7 @@ struct InFlightUse {
 }
 
 /// The methods of a work (the handle of an asynchronous operation) that this module needs.
-pub(in crate::api) trait InFlightWork: Debug + Send + Sync {
+pub(in crate::api) trait InFlightWork: Send + Sync {
     /// Returns a description of the operation, and whether the operation is a collective. Returns
     /// `None` for a work without buffers of its own.
     fn operation(&self) -> Option<(String, bool)>;
@@ -52,6 +52,8 @@ pub(in crate::api) trait InFlightWork: Debug + Send + Sync {
     /// Returns the sequence number of the operation, or `None` before the operation is issued.
     fn sequence(&self) -> Option<u64>;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(InFlightWork);
 
 /// An operation that has not ended.
 #[derive(Clone, Debug)]

@@ -21,7 +21,6 @@ use crate::store::Store;
 use crate::transport::{MessageCounts, RefusedMessages};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The maximum number of listed groups. If the list is full, a new group replaces the oldest group
@@ -53,7 +52,7 @@ pub(in crate::api) struct NewGroup<'a> {
 }
 
 /// Counts what a rank has issued in a group.
-pub(in crate::api) trait IssueCounter: Send + Sync + Debug {
+pub(in crate::api) trait IssueCounter: Send + Sync {
     /// Returns the number of collectives.
     fn issued(&self) -> u64;
 
@@ -63,6 +62,8 @@ pub(in crate::api) trait IssueCounter: Send + Sync + Debug {
     /// Returns the numbers of issued messages that are enqueued on a device.
     fn enqueued_messages(&self) -> MessageCounts;
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(IssueCounter);
 
 /// A group that the process is in, as [`visit_open_groups`] passes it. The list is locked.
 pub(in crate::api) struct OpenGroup<'a> {

@@ -3,11 +3,10 @@
 use super::turns::Turn;
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
-use std::fmt::Debug;
 
 /// An asynchronous operation that waits for its turn. The queue calls exactly one of [`Self::run`],
 /// [`Self::expire`] and [`Self::fail`], and holds no lock during the call.
-pub trait QueueJob: Send + Debug {
+pub trait QueueJob: Send {
     /// Returns the operation's deadline.
     fn deadline(&self) -> &Deadline;
 
@@ -23,6 +22,8 @@ pub trait QueueJob: Send + Debug {
     /// Ends the operation with the failure of its group.
     fn fail(self: Box<Self>, cause: &Error);
 }
+
+crate::base::trait_object_debug::impl_debug_of_objects!(QueueJob);
 
 /// A job whose turn has begun, together with the turn.
 #[derive(Debug)]
