@@ -1,9 +1,12 @@
-//! Examines a page of `dist-doctor --html` in headless Chromium. The test adds a script to a copy of
-//! the page. The script writes the layout that the browser has computed, and the resources that it
-//! has requested, into the page. Chromium prints the page.
+//! Examines a page of `dist-doctor --html` in headless Chromium. The test adds a script to the page,
+//! and serves it on a port, because Chromium notes requests for pages of servers only. The script
+//! writes the layout that the browser has computed, and the requested resources, into the page.
+//! Chromium prints the page.
 
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -49,8 +52,7 @@ pub(crate) fn find() -> Option<PathBuf> {
 /// Loads a page, and returns the findings of the script. `folder` is for files of the browser.
 pub(crate) fn examine(browser: &Path, page: &str, folder: &Path) -> Value {
     let (head, tail) = page.rsplit_once("</body>").expect("the page has a body");
-    let copy = folder.join("examined.html");
-    fs::write(&copy, format!("{head}{SCRIPT}</body>{tail}")).expect("a copy of the page");
+    let url = serve(format!("{head}{SCRIPT}</body>{tail}"));
     let output = folder.join("dom.html");
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
@@ -61,7 +63,7 @@ pub(crate) fn examine(browser: &Path, page: &str, folder: &Path) -> Value {
     ]);
     command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
     command.args(["--window-size=1200,1600", "--dump-dom"]);
-    command.arg(format!("file://{}", copy.display()));
+    command.arg(url);
     command.stdin(Stdio::null()).stderr(Stdio::null());
     command.stdout(File::create(&output).expect("a file for the page"));
     let mut child = command.spawn().expect("the browser starts");
@@ -84,6 +86,42 @@ pub(crate) fn examine(browser: &Path, page: &str, folder: &Path) -> Value {
     let found = found.split("</pre>").next().unwrap_or_default();
     let text = found.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
     serde_json::from_str(&text).unwrap_or_else(|cause| panic!("{cause}: {text}"))
+}
+
+/// Serves a page at the returned address until the test program ends.
+fn serve(page: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let page = page.clone();
+            // The browser also makes connections without a request.
+            std::thread::spawn(move || respond(stream, &page));
+        }
+    });
+    format!("http://127.0.0.1:{port}/")
+}
+
+/// Responds to one request: with the page, or that no other file exists.
+fn respond(mut stream: TcpStream, page: &str) {
+    let mut request = Vec::new();
+    let mut bytes = [0; 4096];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut bytes) {
+            Ok(count) if count > 0 => request.extend(&bytes[..count]),
+            _ => return,
+        }
+    }
+    let (status, body) = match request.starts_with(b"GET / ") {
+        true => ("200 OK", page),
+        false => ("404 Not Found", ""),
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    drop(stream.write_all((head + body).as_bytes()));
 }
 
 /// Returns the number in a field.
