@@ -183,7 +183,7 @@ fn colours_are_for_terminals_that_want_them() {
 fn help_has_the_width_of_the_terminal() {
     for program in [DISTRUN, DIST_STORE, DIST_DOCTOR, DIST_BENCH] {
         for width in [60, 80] {
-            let line = format!("stty cols {width} && {program} --help");
+            let line = format!("stty cols {width} rows 24 && {program} --help");
             let Some(ended) = on_terminal(&line, &[("NO_COLOR", "1")]) else { return };
             assert_eq!(ended.status, 0, "{:?}", ended.stdout);
             let longest = ended.stdout.lines().map(|line| line.trim_end().chars().count()).max();
