@@ -281,8 +281,9 @@ mod tests {
 
     /// Returns the points of the first line of a plot, in pixels.
     fn first_line(svg: &str) -> Vec<(i32, i32)> {
-        let lines = svg.split("<polyline ").skip(1).filter(|it| it.contains("#0969DA"));
-        let line = lines.last().unwrap();
+        // The line in the legend comes later.
+        let mut lines = svg.split("<polyline ").skip(1);
+        let line = lines.find(|it| it.contains("#0969DA")).unwrap();
         let points = line.split_once("points=\"").unwrap().1.split('"').next().unwrap();
         let pair = |text: &str| {
             let (x, y) = text.split_once(',').unwrap();

@@ -158,7 +158,7 @@ mod tests {
         let text = workload_text(&measured(&SHOWN));
         for part in [
             "\nmodel a (200 x 512 KiB), 2 ranks, sleep of 500 us per gradient:\n",
-            "\nlibdist, arena                120.0    123.0         3.0    3.0 to 3.1    3.0 to 3.1     0.061       0.303",
+            "\nlibdist, arena                 120.0    123.0         3.0    3.0 to 3.1    3.0 to 3.1     0.061       0.303",
             "libdist, arena: 0.061 (0.060 to 0.062) of torch DDP on Gloo; at most 0.10 is required: met\n",
             "of Horovod's scheme, Open MPI; at most 0.25 is required: missed\n",
         ] {
