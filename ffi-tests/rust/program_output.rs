@@ -1,5 +1,6 @@
 //! Tests the form of the programs' output: JSON for scripts; and on a terminal the progress of long
-//! operations, colours, and the width of the help texts. `script` of util-linux makes the terminals.
+//! operations, colours, and the width of the help texts. `script` of util-linux makes the
+//! terminals.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a skipped test prints the reason")]

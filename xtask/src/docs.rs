@@ -33,8 +33,8 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(true)
 }
 
-/// Builds the book as a check. If mdBook is not installed, builds it first if `may_install` is true.
-/// Returns the reason if there is no mdBook.
+/// Builds the book as a check. If mdBook is not installed and `may_install` is true, builds mdBook
+/// first. Returns the reason if there is no mdBook.
 pub(crate) fn check(may_install: bool) -> Result<Option<String>, String> {
     let mdbook = match installed_mdbook()? {
         Some(program) => program,

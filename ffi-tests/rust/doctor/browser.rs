@@ -1,7 +1,7 @@
-//! Examines a page of `dist-doctor --html` in headless Chromium. The test adds a script to the page,
-//! and serves it on a port, because Chromium notes requests for pages of servers only. The script
-//! writes the layout that the browser has computed, and the requested resources, into the page.
-//! Chromium prints the page.
+//! Examines a page of `dist-doctor --html` in headless Chromium. The test adds a script to the
+//! page, and serves it on a port, because Chromium notes requests for pages of servers only. The
+//! script writes the layout that the browser has computed, and the requested resources, into the
+//! page. Chromium prints the page.
 
 use serde_json::Value;
 use std::fs::{self, File};

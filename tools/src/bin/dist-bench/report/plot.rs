@@ -132,8 +132,8 @@ fn draw_plot(area: &PlotArea<'_>, title: &str, panels: &[PlotPanel]) -> Result<(
     Ok(())
 }
 
-/// Draws a panel. The axes have the logarithms of the values, to base 2 for sizes and to base 10 for
-/// times.
+/// Draws a panel. The axes have the logarithms of the values, to base 2 for sizes and to base 10
+/// for times.
 fn draw_panel(
     area: &PlotArea<'_>,
     panel: &PlotPanel,
@@ -249,8 +249,8 @@ fn decade_label(decade: f64) -> String {
     }
 }
 
-/// Returns the outline of a marker around the point (`x`, 0): an octagon, a square, a triangle up or
-/// down, a diamond, or a crossbar.
+/// Returns the outline of a marker around the point (`x`, 0): an octagon, a square, a triangle up
+/// or down, a diamond, or a crossbar.
 fn marker_outline(shape: usize, x: i32) -> Vec<(i32, i32)> {
     let outline: &[(i32, i32)] = match shape % 6 {
         0 => &[(-1, -3), (1, -3), (3, -1), (3, 1), (1, 3), (-1, 3), (-3, 1), (-3, -1)],

@@ -9,8 +9,8 @@ use dist_tools::Failure;
 use plotters::prelude::*;
 use std::error::Error;
 
-/// Sizes in pixels: the width, the height of the title and of a row, and the height of the title and
-/// the axis of a panel.
+/// Sizes in pixels: the width, the height of the title and of a row, and the height of the title
+/// and the axis of a panel.
 const WIDTH: u32 = 720;
 const TITLE_HEIGHT: u32 = 30;
 const ROW_HEIGHT: u32 = 24;
