@@ -307,41 +307,6 @@ fn coroutines_under_thread_sanitizer() {
 }
 
 /// Compiles the first program of the guide, its reducer step, and its C++20 options.
-#[test]
-fn code_of_the_guide_compiles() {
-    /// Declares the names that the step of a reducer uses.
-    const TRAINER: &str = "
-        void backward_of_weights(dist::buffer<float> gradient);
-        void backward_of_biases(dist::buffer<float> gradient);
-        void update(std::vector<float> &values, dist::buffer<float> gradient);
-        void f(dist::group_ref world, std::vector<float> &weights, std::vector<float> &biases, int steps)";
-    const CALLER: &str = "void f(dist::group_ref world, float &x)";
-    const OUTER: &str = "
-        void train(std::vector<float> &weights, std::vector<float> &biases);
-        void f(dist::group_ref world, std::vector<float> &weights, std::vector<float> &biases, int steps)";
-    let Some(compiler) = CxxCompiler::default_compiler() else { return };
-    let guide = std::fs::read_to_string(format!("{ROOT}/docs/cpp.md")).expect("text");
-    let blocks: Vec<&str> =
-        guide.split("```cpp\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    let fragment = |part: &str, function: &str| {
-        let block = blocks.iter().find(|block| block.contains(part)).expect("a block of the guide");
-        format!("#include <dist.hpp>\n{function} {{\n{block}}}\n")
-    };
-    let programs = [
-        ("guide", blocks[0].to_owned(), "-std=c++17"),
-        ("guide_training", fragment("dist::reducer reducer", TRAINER), "-std=c++17"),
-        ("guide_options", fragment("{.timeout", CALLER), "-std=c++20"),
-        ("guide_outer", fragment("dist::outer outer", OUTER), "-std=c++17"),
-    ];
-    for (name, text, standard) in programs {
-        let file = library_folder().join(format!("{name}.cpp")).display().to_string();
-        std::fs::write(&file, &text).expect("the file");
-        let mut words = compiler.clone().with(&["-Wall", "-Wextra", "-Werror", standard]).words();
-        words.extend(["-fsyntax-only".to_owned(), file]);
-        run(&words, LIMIT).expect_success();
-    }
-}
-
 /// The number of calls in each function of `cost.cpp`.
 const CALLS: u64 = 2000;
 /// The number of instructions that the header may add to a call.

@@ -4,6 +4,8 @@
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test that fails says what it knows")]
 
+#[path = "doctor/browser.rs"]
+mod browser;
 mod harness;
 mod program_paths;
 mod worker;
@@ -288,13 +290,14 @@ fn mismatch_names_both_calls() {
     assert!(line.ends_with(both), "{line}");
 }
 
-#[test]
-fn hanging_job_writes_dumps_when_trigger_is_touched() {
-    let dumps = DumpFolder::new();
-    let call = "all_reduce f32 SUM 1000";
+const HANGING_CALL: &str = "all_reduce f32 SUM 1000";
+
+/// Starts a job of 3 ranks whose rank 1 does not enter the call. Returns when the dumps of all
+/// ranks show this.
+fn hanging_job(dumps: &DumpFolder) -> TestJob {
     let mut job = dumps.job(3, |rank| {
         let hang = if rank == 1 { "gate end\n" } else { "" };
-        format!("init\nbarrier\n{hang}{call}\nfinalize\nleaks\n")
+        format!("init\nbarrier\n{hang}{HANGING_CALL}\nfinalize\nleaks\n")
     });
     job.await_reports(&["0", "1", "2"], "barrier");
     // Repeats the dumps until the ranks have waited long enough for a finding.
@@ -308,6 +311,13 @@ fn hanging_job_writes_dumps_when_trigger_is_touched() {
             break;
         }
     }
+    job
+}
+
+#[test]
+fn hanging_job_writes_dumps_when_trigger_is_touched() {
+    let dumps = DumpFolder::new();
+    let job = hanging_job(&dumps);
     let (line, class, culprits) = dumps.verdict();
     assert_eq!((class.as_str(), culprits), ("behind", vec![1]), "{line}");
     assert!(line.contains("never entered all_reduce #2 (f32, SUM, count 1000)"), "{line}");
@@ -315,11 +325,71 @@ fn hanging_job_writes_dumps_when_trigger_is_touched() {
     job.open_gate("end");
     let ended = job.finish();
     for name in ["0", "1", "2"] {
-        ended.report(name, call).assert_succeeded();
+        ended.report(name, HANGING_CALL).assert_succeeded();
         ended.report(name, "finalize").assert_succeeded();
         // The recorder's thread has ended as well.
         ended.report(name, "leaks").assert_succeeded();
     }
+}
+
+#[test]
+fn the_page_shows_the_hang_in_a_browser() {
+    let Some(browser) = browser::find() else {
+        println!("skipped: Chromium is not installed");
+        return;
+    };
+    let dumps = DumpFolder::new();
+    let job = hanging_job(&dumps);
+    let (line, ..) = dumps.verdict();
+    job.open_gate("end");
+    drop(job.finish());
+    let page = fs::read_to_string(dumps.path("page.html")).unwrap();
+    let found = browser::examine(&browser, &page, &dumps.folder);
+    let (number, list) = (browser::number, browser::list);
+    assert_eq!(list(&found, "requests"), [] as [Value; 0], "the page loads other files");
+    // The verdict is above everything else.
+    let verdict = &found["verdict"];
+    assert_eq!(verdict["text"], line.as_str());
+    let tops = list(&found, "tops");
+    assert!(tops.len() >= 3, "{found}");
+    assert!(tops.iter().all(|top| top.as_f64().unwrap() >= number(verdict, "bottom")), "{found}");
+    // Ranks 0 and 2 wait for rank 1.
+    let waits: Vec<(bool, &str)> = list(&found, "waits")
+        .iter()
+        .map(|cells| {
+            let waiter = cells[0].as_str().unwrap();
+            assert!(cells[2].as_str().unwrap().starts_with("all_reduce #2"), "{cells}");
+            (
+                waiter.starts_with("rank 0 ") || waiter.starts_with("rank 2 "),
+                cells[1].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(waits, [(true, "rank 1"); 2], "{found}");
+    // A row for each rank, and in it the operations from left to right.
+    let [chart] = list(&found, "charts") else { panic!("{found}") };
+    let labels = list(chart, "labels");
+    for rank in 0..3 {
+        let name = format!("rank {rank}");
+        let label = labels.iter().find(|label| label["text"] == name.as_str()).unwrap();
+        assert_eq!(label["culprit"], rank == 1, "{label}");
+        let middle = f64::midpoint(number(label, "top"), number(label, "bottom"));
+        let in_row = |bar: &&Value| number(bar, "top") < middle && middle < number(bar, "bottom");
+        let bars: Vec<&Value> = list(chart, "bars").iter().filter(in_row).collect();
+        let states: Vec<&str> = bars.iter().map(|bar| bar["state"].as_str().unwrap()).collect();
+        let expected: &[&str] = if rank == 1 { &["done"] } else { &["done", "running"] };
+        assert_eq!(states, expected, "{name}: {chart}");
+        assert!(bars[0]["title"].as_str().unwrap().starts_with("barrier #1"), "{chart}");
+        assert!(bars.is_sorted_by_key(|bar| number(bar, "left")), "{chart}");
+        for bar in &bars {
+            assert!(number(label, "right") <= number(bar, "left"), "{bar} is over {label}");
+            assert!(number(bar, "right") <= number(chart, "right"), "{bar} is cut off");
+        }
+    }
+    // The examination finds a page that loads another file.
+    let loading = page.replace("</body>", "<img src=\"other.png\"></body>");
+    let found = browser::examine(&browser, &loading, &dumps.folder);
+    assert!(list(&found, "requests")[0].as_str().unwrap().ends_with("/other.png"), "{found}");
 }
 
 #[test]

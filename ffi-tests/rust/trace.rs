@@ -48,9 +48,24 @@ impl TestFolder {
         let mut doctor = Command::new(DIST_DOCTOR);
         let doctor = doctor.arg("trace").arg("-o").arg(&output).arg(&self.0).output().unwrap();
         assert!(doctor.status.success(), "{doctor:?}");
-        let merged: Value = serde_json::from_slice(&fs::read(output).unwrap()).unwrap();
+        let merged: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
+        self.check_json(&output);
         let outputs = [doctor.stdout, doctor.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         (merged["traceEvents"].as_array().unwrap().clone(), outputs.concat())
+    }
+
+    /// Merges all traces again, with a report for programs.
+    fn check_json(&self, output: &Path) {
+        let mut doctor = Command::new(DIST_DOCTOR);
+        doctor.args(["trace", "--json", "-o"]).arg(output).arg(&self.0);
+        let report = doctor.output().unwrap();
+        let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+        assert_eq!(report["output"], output.to_str().unwrap());
+        assert!(report["events"].as_u64().unwrap() > 0, "{report}");
+        let hosts = report["hosts"].as_array().unwrap();
+        assert_eq!(hosts[0]["source"], "reference", "{report}");
+        let ranks = hosts.iter().map(|host| host["ranks"].as_array().unwrap().len()).sum::<usize>();
+        assert_eq!(report["files"], ranks, "{report}");
     }
 }
 

@@ -1,5 +1,5 @@
-"""Runs every block of Python in README, docs/tutorial.md and docs/python.md. Also runs the blocks
-of docs/integrations.md that need only LightGBM.
+"""Runs every block of Python in README, docs/tutorial.md, docs/install.md and docs/python.md. Also
+runs the blocks of docs/integrations.md that need only LightGBM.
 
 `blocks.py` describes the comments before the blocks.
 """
@@ -9,10 +9,12 @@ import subprocess
 import unittest
 from pathlib import Path
 
+import libdist
 from blocks import blocks, check_block
 from support import REPOSITORY, distrun
 
 PAGE = REPOSITORY / "docs" / "python.md"
+INSTALL = REPOSITORY / "docs" / "install.md"
 FIRST_PAGES = (REPOSITORY / "README.md", REPOSITORY / "docs" / "tutorial.md")
 INTEGRATIONS = REPOSITORY / "docs" / "integrations.md"
 GATE = REPOSITORY / "xtask" / "src" / "test" / "python.rs"
@@ -34,6 +36,12 @@ class DocumentTest(unittest.TestCase):
             for number, (how, code) in enumerate(found):
                 with self.subTest(page=page.name, block=number, how=how):
                     check_block(self, how, code)
+
+    def test_program_without_the_package_runs(self):
+        [(how, code)] = blocks(INSTALL, "python")
+        folder = Path(libdist.__file__).parent / "lib"
+        self.assertTrue((folder / "libdist.so.0").is_file(), folder)
+        check_block(self, {**how, "env": f"LD_LIBRARY_PATH={folder}"}, code)
 
     def test_every_block_with_lightgbm_runs(self):
         found = [it for it in blocks(INTEGRATIONS, "python") if it[0].get("with") == "lightgbm"]

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How often the process groups of ended members are checked for remaining processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The interval of the notices about members that have not ended after the signal to end.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Time limits for the members of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct SupervisionTimeouts {
@@ -74,6 +77,14 @@ pub enum SupervisionNotice {
         index: usize,
         /// The number of members without a failure.
         remaining: usize,
+    },
+    /// The members must end, and some have not ended yet. Reported every [`NOTICE_INTERVAL`].
+    StillRunning {
+        /// The number of members that have not ended. It is 0 if only processes that members have
+        /// left behind still run.
+        members: usize,
+        /// The time until SIGKILL.
+        left: Duration,
     },
 }
 
@@ -176,10 +187,18 @@ fn wait_for_group_exit(
     deadline: &Deadline,
     report: &mut dyn FnMut(SupervisionNotice),
 ) -> Result<()> {
+    let mut next_notice = Deadline::after(NOTICE_INTERVAL);
     while !group.is_clear() && !deadline.has_passed() {
+        if next_notice.has_passed() {
+            let members = group.members().iter().filter(|it| it.exit().is_none()).count();
+            let left = deadline.remaining();
+            report(SupervisionNotice::StillRunning { members, left });
+            next_notice = Deadline::after(NOTICE_INTERVAL);
+        }
         // After all members have ended, no event reports the end of the processes that they left
         // behind, so this loop polls.
-        let step = if group.all_ended() { deadline.capped(POLL_INTERVAL) } else { *deadline };
+        let step = if group.all_ended() { POLL_INTERVAL } else { NOTICE_INTERVAL };
+        let step = deadline.capped(step);
         if let ChildEvent::Signal(signal) = group.next_event(&step)? {
             report(SupervisionNotice::KilledEarly(signal));
             return Ok(());
@@ -296,6 +315,20 @@ mod tests {
             SupervisionOutcome::Failure(1)
         );
         assert_eq!(children.members()[0].exit().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn slow_end_is_reported_every_two_seconds() {
+        let mut children =
+            group_of(&["trap '' TERM; while :; do sleep 0.1; done", "sleep 0.3; exit 1"]);
+        let timeouts = SupervisionTimeouts { failure: Duration::from_millis(2500), ..TIMEOUTS };
+        let mut notices = Vec::new();
+        supervise(&mut children, RequiredMembers::All, &timeouts, &mut |it| notices.push(it))
+            .unwrap();
+        let [SupervisionNotice::StillRunning { members: 1, left }] = notices[..] else {
+            panic!("{notices:?}")
+        };
+        assert!(left <= Duration::from_millis(500), "{left:?}");
     }
 
     fn has_child(pid: i32) -> bool {

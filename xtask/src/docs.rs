@@ -2,16 +2,22 @@
 //!
 //! The pages of the book are files of the repository, which link each other and other files. The
 //! command copies the pages and the linked files to a folder with the same structure, so that all
-//! links stay valid, and calls mdBook there. At the end it checks the links of the written pages.
+//! links stay valid, and calls mdBook there. In the book, each function of the reference has a page
+//! of its own ([`function_pages`]). At the end the command checks the links of the written pages.
+
+mod function_pages;
 
 use crate::{Arguments, CommandResult, run, tools, workspace};
-use std::collections::BTreeSet;
+use function_pages::FunctionPages;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 /// The version of mdBook that was tested.
 const MDBOOK_VERSION: &str = "0.5.4";
+/// The file with the contents of the book.
+const SUMMARY: &str = "docs/SUMMARY.md";
 const INSTALL_LIMIT: Duration = Duration::from_secs(1800);
 const BUILD_LIMIT: Duration = Duration::from_secs(300);
 
@@ -27,12 +33,21 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(true)
 }
 
-/// Builds the book if mdBook is installed. Returns false if it is not.
-pub(crate) fn build_if_possible() -> Result<bool, String> {
-    match installed_mdbook()? {
-        Some(program) => build(&program).map(|_| true),
-        None => Ok(false),
-    }
+/// Builds the book as a check. If mdBook is not installed and `may_install` is true, builds mdBook
+/// first. Returns the reason if there is no mdBook.
+pub(crate) fn check(may_install: bool) -> Result<Option<String>, String> {
+    let mdbook = match installed_mdbook()? {
+        Some(program) => program,
+        None if may_install => match install_mdbook() {
+            Ok(program) => program,
+            Err(reason) => return Ok(Some(reason)),
+        },
+        None => {
+            let reason = "mdbook is not installed (`cargo xtask docs` builds it)";
+            return Ok(Some(reason.to_owned()));
+        }
+    };
+    build(&mdbook).map(|_| None)
 }
 
 /// Returns the folder for mdBook, if this command installs it.
@@ -50,7 +65,9 @@ fn install_mdbook() -> Result<PathBuf, String> {
     let folder = tool_folder()?;
     println!("mdbook is not installed; building version {MDBOOK_VERSION} in {}", folder.display());
     let mut install = workspace::cargo();
-    install.args(["install", "mdbook", "--locked", "--version", MDBOOK_VERSION, "--root"]);
+    install.args(["install", "mdbook", "--locked", "--version", MDBOOK_VERSION]);
+    // Without the server, which needs most of the build time.
+    install.args(["--no-default-features", "--features", "search", "--root"]);
     if !run::run_visibly(install.arg(&folder), INSTALL_LIMIT)?.success() {
         return Err("mdbook was not built; install it (`cargo install --locked mdbook`)".into());
     }
@@ -74,28 +91,58 @@ fn build(mdbook: &Path) -> Result<PathBuf, String> {
 /// Copies the pages and the files that they link, and writes the contents of the book.
 fn stage_book(root: &Path, folder: &Path) -> Result<(), String> {
     let source = folder.join("src");
-    let summary_name = "docs/SUMMARY.md";
-    let summary = read(&root.join(summary_name))?;
+    let summary = read(&root.join(SUMMARY))?;
     let pages: BTreeSet<String> =
-        link_targets(&summary).map(|target| resolve(summary_name, target)).collect();
+        link_targets(&summary).map(|target| resolve(SUMMARY, target)).collect();
+    let mut functions = FunctionPages::default();
+    let mut texts: Vec<(String, String)> = Vec::new();
     for page in &pages {
         let text = read(&root.join(page))?;
         for target in link_targets(&text).filter(|target| !target.contains("://")) {
             let file = target.split('#').next().unwrap_or_default();
             let linked = resolve(page, file);
-            if !file.is_empty() && !pages.contains(&linked) {
+            let is_other_file = !file.is_empty() && linked != SUMMARY && !pages.contains(&linked);
+            // mdBook makes a link to a page of each link to a file of Markdown.
+            if is_other_file && linked.ends_with(".md") {
+                return Err(format!("{page} links {linked}, which {SUMMARY} does not list"));
+            } else if is_other_file {
                 copy(root, &source, &linked)?;
             }
         }
-        let staged = with_targets(&text, |target| {
-            let is_page = pages.contains(&resolve(page, target.split('#').next()?));
-            is_page.then(|| staged_name(target))
+        let split = functions.split(page, &text);
+        texts.push((page.clone(), split.section));
+        let of_functions = split.functions.into_iter();
+        texts.extend(of_functions.map(|(name, text)| (function_pages::path(&name), text)));
+    }
+    for (page, text) in &texts {
+        let staged = with_targets(text, |target| {
+            let linked = resolve(page, target.split('#').next()?);
+            if linked == SUMMARY {
+                // The book shows its contents next to each page.
+                return Some("#".to_owned());
+            }
+            let of_page = || pages.contains(&linked).then(|| staged_name(target));
+            functions.target(&linked, target).or_else(of_page)
         });
         write(&source.join(staged_name(page)), &staged)?;
     }
-    let staged = with_targets(&summary, |target| Some(staged_name(&resolve(summary_name, target))));
-    write(&source.join("SUMMARY.md"), &staged)?;
+    write(&source.join("SUMMARY.md"), &staged_summary(&summary, &functions))?;
     write(&folder.join("book.toml"), &read(&root.join("docs/book.toml"))?)
+}
+
+/// Returns the contents of the book, with the pages of the functions below their sections.
+fn staged_summary(summary: &str, functions: &FunctionPages) -> String {
+    let mut staged = String::new();
+    for line in summary.lines() {
+        let page = link_targets(line).next().map(|target| resolve(SUMMARY, target));
+        staged += &with_targets(line, |target| Some(staged_name(&resolve(SUMMARY, target))));
+        staged.push('\n');
+        let indent = line.len() - line.trim_start().len() + 2;
+        for name in page.iter().flat_map(|page| functions.names(page)) {
+            staged += &format!("{:indent$}- [{name}]({})\n", "", function_pages::path(name));
+        }
+    }
+    staged
 }
 
 /// Returns the name of a page or a link to it in the book. mdBook makes `index.html` of
@@ -170,9 +217,9 @@ fn resolve(page: &str, target: &str) -> String {
     path.display().to_string()
 }
 
-/// Returns the relative links of the written pages that lead to no file.
+/// Returns the relative links of the written pages that lead to no file or to no place in a page.
 fn broken_page_links(html: &Path) -> Result<Vec<String>, String> {
-    let mut broken = Vec::new();
+    let mut pages: BTreeMap<String, String> = BTreeMap::new();
     let mut folders = vec![html.to_path_buf()];
     while let Some(folder) = folders.pop() {
         let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -181,22 +228,32 @@ fn broken_page_links(html: &Path) -> Result<Vec<String>, String> {
                 folders.push(path);
             } else if path.extension().is_some_and(|ending| ending == "html") {
                 let name = path.strip_prefix(html).unwrap_or(&path).display().to_string();
-                // This page is for any place in the site, so its links are absolute.
-                if name != "404.html" {
-                    broken.extend(missing_targets(html, &name, &read(&path)?));
-                }
+                pages.insert(name, read(&path)?);
             }
         }
     }
-    Ok(broken)
+    // This page is for any place in the site, so its links are absolute.
+    let checked = pages.iter().filter(|(name, _)| *name != "404.html");
+    Ok(checked.flat_map(|(name, text)| missing_targets(html, &pages, name, text)).collect())
 }
 
-fn missing_targets(html: &Path, page: &str, text: &str) -> Vec<String> {
+/// Returns the broken links of a page.
+fn missing_targets(
+    html: &Path,
+    pages: &BTreeMap<String, String>,
+    page: &str,
+    text: &str,
+) -> Vec<String> {
     let targets = text.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
-    let relative = targets.filter(|it| !it.contains(':') && !it.starts_with(['#', '/']));
-    let files = relative.map(|target| target.split('#').next().unwrap_or_default());
-    let is_missing = |file: &&str| !file.is_empty() && !html.join(resolve(page, file)).exists();
-    files.filter(is_missing).map(|file| format!("{page}: {file}")).collect()
+    let relative = targets.filter(|it| !it.contains(':') && !it.starts_with('/'));
+    let is_missing = |target: &&str| {
+        let (file, fragment) = target.split_once('#').unwrap_or((target, ""));
+        let file = if file.is_empty() { page.to_owned() } else { resolve(page, file) };
+        let has_fragment =
+            |text: &String| fragment.is_empty() || text.contains(&format!("id=\"{fragment}\""));
+        !html.join(&file).exists() || pages.get(&file).is_some_and(|text| !has_fragment(text))
+    };
+    relative.filter(is_missing).map(|target| format!("{page}: {target}")).collect()
 }
 
 #[cfg(test)]
@@ -212,6 +269,18 @@ mod tests {
         assert!(summary.contains("(docs/tutorial.md)") && summary.contains("(index.md)"));
         let examples = read(&folder.join("src/docs/cpp.md")).unwrap();
         assert!(examples.contains("(../c-examples/index.md)"), "{examples}");
+        // Each function that the library exports has a page and a line in the contents.
+        let symbols =
+            read(&workspace::repository_root().join("ffi-tests/abi/symbols.txt")).unwrap();
+        let names = || symbols.lines().filter(|it| it.starts_with("dist_"));
+        assert!(names().count() > 150, "{symbols}");
+        for name in names() {
+            let page = read(&folder.join("src").join(function_pages::path(name))).unwrap();
+            assert!(page.starts_with(&format!("# {name}\n")), "{page}");
+            assert!(summary.contains(&format!("- [{name}](docs/reference/{name}.md)\n")), "{name}");
+        }
+        let memory = read(&folder.join("src/docs/memory.md")).unwrap();
+        assert!(memory.contains("(reference/dist_mem_alloc.md)"), "{memory}");
         for name in ["docs/tutorial.md", "index.md", "include/dist.h", "LICENSE"] {
             assert!(folder.join("src").join(name).is_file(), "{name} is not there");
         }
@@ -222,11 +291,11 @@ mod tests {
     fn links_of_written_pages_are_checked() {
         let folder = std::env::temp_dir().join(format!("xtask-links-{}", std::process::id()));
         tools::recreate_folder(&folder).unwrap();
-        let page =
-            "<a href=\"b.html#x\"> <a href=\"c.html\"> <a href=\"#y\"> <a href=\"http://z\">";
+        let page = "<a href=\"b.html#x\"> <a href=\"c.html\"> <a href=\"#y\"> <a href=\"http://z\"> \
+             <a href=\"b.html#w\"> <h1 id=\"y\">";
         fs::write(folder.join("a.html"), page).unwrap();
-        fs::write(folder.join("b.html"), "").unwrap();
-        assert_eq!(broken_page_links(&folder).unwrap(), ["a.html: c.html"]);
+        fs::write(folder.join("b.html"), "<h1 id=\"x\">").unwrap();
+        assert_eq!(broken_page_links(&folder).unwrap(), ["a.html: c.html", "a.html: b.html#w"]);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

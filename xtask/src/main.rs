@@ -97,8 +97,8 @@ python              write the interface for Python's ctypes in python/src/libdis
 reference           write the reference pages in docs/reference/ from the headers, the table of
                     algorithms and the command lines of the programs
 plots               draw the plots of the summary in BENCHMARKS.md from the tables of the page
-docs                build the book from docs/ with mdBook, and check its links; build mdBook first
-                    if it is not installed
+docs                build the book from docs/ with mdBook, with a page for each function, and check
+                    its links; build mdBook first if it is not installed
 support-table       write the table of operations that back ends support into docs/backends.md
 interop [--venv DIR] [--nccl FILE] [--only WORDS] [--no-install]
                     run torch's store clients on libdist's server, libdist's clients on torch's

@@ -1,5 +1,6 @@
 //! Runs child processes. Each process has a time limit. Its output is shown or kept.
 
+use dist_terminal::Progress;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -99,12 +100,20 @@ pub(crate) fn run_with_reports(
     }
 }
 
-/// Runs a command to its end. Does not show its output.
+/// Runs a command to its end. Does not show its output, but on a terminal the fact that it runs.
 pub(crate) fn run_quietly(
     command: &mut Command,
     limit: Duration,
 ) -> Result<FinishedProcess, String> {
+    let _progress = Progress::of_wait(command_words(command));
     run_with_lines(command, limit, |_| ())
+}
+
+/// Returns the name of a command's program and its arguments.
+fn command_words(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(program).chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a command to its end. Does not show its output. Returns an error if the command does not
@@ -114,6 +123,10 @@ pub(crate) fn run_checked(
     limit: Duration,
 ) -> Result<FinishedProcess, String> {
     let finished = run_quietly(command, limit)?;
+    checked(command, finished)
+}
+
+fn checked(command: &Command, finished: FinishedProcess) -> Result<FinishedProcess, String> {
     if finished.success() {
         return Ok(finished);
     }
@@ -124,8 +137,14 @@ pub(crate) fn run_checked(
 /// Runs several commands concurrently to their ends. Does not show their outputs, but returns them.
 /// If commands fail, returns an error that names all failed commands.
 pub(crate) fn run_all(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>, String> {
+    let names: Vec<String> = commands.iter().map(command_words).collect();
+    let _progress = Progress::of_wait(names.join(", "));
+    let run_one = |mut command: Command| {
+        let finished = run_with_lines(&mut command, limit, |_| ())?;
+        checked(&command, finished)
+    };
     let outcomes: Vec<Result<FinishedProcess, String>> = thread::scope(|scope| {
-        let run = |mut command| scope.spawn(move || run_checked(&mut command, limit));
+        let run = |command| scope.spawn(move || run_one(command));
         let threads: Vec<_> = commands.into_iter().map(run).collect();
         let thread_panicked = |_| Err("the thread that waits for a process panicked".to_string());
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(thread_panicked)).collect()

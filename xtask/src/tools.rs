@@ -120,8 +120,14 @@ pub(crate) fn install_missing(tools: &[Tool], may_install: bool) {
         return;
     }
     println!("installing: {by_hand}");
-    if let Err(problem) = apt_install(&packages) {
-        println!("not installed: {problem}");
+    if apt_install(&packages).is_ok() {
+        return;
+    }
+    // Another system may lack one of the packages. Install the others.
+    for package in packages {
+        if let Err(problem) = apt_install(&[package]) {
+            println!("{package} is not installed: {problem}");
+        }
     }
 }
 

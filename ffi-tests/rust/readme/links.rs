@@ -10,7 +10,7 @@ const FOLDERS: &[&str] = &["docs", "c-examples", "python", "ffi-tests/stubs"];
 
 /// Pages of the repository that users do not read as part of the book.
 const OUTSIDE_OF_THE_BOOK: &[&str] =
-    &["c-examples/digits_training/data/README.md", "ffi-tests/stubs/README.md", "python/README.md"];
+    &["c-examples/digits_training/data/README.md", "python/README.md"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -49,6 +49,8 @@ const NEEDED_TOOLS: &[Tool] = &[
         purpose: "the plug-in for Open MPI",
     },
     Tool { program: "mpicc.mpich", package: "libmpich-dev", purpose: "the plug-in for MPICH" },
+    Tool { program: "chromium", package: "chromium", purpose: "the page of dist-doctor" },
+    Tool { program: "script", package: "bsdutils", purpose: "the programs on a terminal" },
     Tool { program: tools::LIBCLANG, package: "libclang-dev", purpose: "the plug-ins for MPI" },
 ];
 
@@ -68,7 +70,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut report = CheckReport::default();
     let stage = match only {
         None => {
-            rust::run(&mut report);
+            rust::run(&mut report, may_install);
             programs::run(&mut report)
         }
         Some(_) => Some(workspace::stage_release_build()?),

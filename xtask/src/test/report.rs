@@ -1,6 +1,7 @@
 //! Collects the results of the checks during the run, and prints them at the end.
 
 use super::counts::TestCounts;
+use dist_terminal::{Alignment, text_table};
 use std::time::Instant;
 
 /// The outcome of a check that did not fail.
@@ -29,6 +30,14 @@ struct ReportLine {
     result: CheckResult,
     seconds: f64,
 }
+
+/// The columns of the summary.
+const COLUMNS: [(&str, Alignment); 4] = [
+    ("", Alignment::Left),
+    ("check", Alignment::Left),
+    ("time", Alignment::Right),
+    ("", Alignment::Left),
+];
 
 /// The results of all checks so far.
 #[derive(Default)]
@@ -59,11 +68,12 @@ impl CheckReport {
     pub(super) fn print_summary(&self) -> bool {
         println!("\n== summary");
         let mut total = TestCounts::default();
-        for line in &self.lines {
+        let rows = self.lines.iter().map(|line| {
             let (word, detail, counts) = describe(&line.result);
-            println!("{word:<8} {:<42} {:>7.1} s  {detail}", line.name, line.seconds);
             total.add(counts);
-        }
+            [word.to_owned(), line.name.clone(), format!("{:.1} s", line.seconds), detail]
+        });
+        print!("{}", text_table(COLUMNS, rows));
         let failed: Vec<String> = self.lines.iter().flat_map(failed_names).collect();
         if !failed.is_empty() {
             println!("\nfailed:\n  {}", failed.join("\n  "));

@@ -11,7 +11,7 @@ use std::time::Duration;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 const SECOND_TARGET: &str = "aarch64-unknown-linux-gnu";
 
-pub(super) fn run(report: &mut CheckReport) {
+pub(super) fn run(report: &mut CheckReport, may_install: bool) {
     report.run_check("format", || run_component("fmt", &["fmt", "--all", "--check"]));
     report.run_check("lints", || {
         run_component("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
@@ -31,11 +31,9 @@ pub(super) fn run(report: &mut CheckReport) {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
         run_as_one_test(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
     });
-    report.run_check("book", || match crate::docs::build_if_possible()? {
-        true => Ok(PASSED),
-        false => Ok(CheckVerdict::Skipped(
-            "mdbook is not installed (`cargo xtask docs` builds it)".to_owned(),
-        )),
+    report.run_check("book", || match crate::docs::check(may_install)? {
+        None => Ok(PASSED),
+        Some(reason) => Ok(CheckVerdict::Skipped(reason)),
     });
     report.run_check("dependencies", || {
         run_component("deny", &["deny", "check", "licenses", "bans", "sources"])

@@ -5,6 +5,7 @@
 use crate::stats::median;
 use crate::text::{microseconds_text, size_text};
 use dist::sys::{host, thread};
+use dist_terminal::Progress;
 use dist_tools::Failure;
 use serde_json::{Value, json};
 use std::hint::{black_box, spin_loop};
@@ -51,6 +52,8 @@ pub(crate) struct MachineLimits {
 pub(crate) fn measure_limits() -> Result<MachineLimits, Failure> {
     let cores = host::cores();
     let (mut line, mut wake_up) = (None, None);
+    let progress = Progress::of_steps(VECTOR_KERNELS.len() * VECTOR_SIZES.len() * 2);
+    progress.set_text("the latency between two cores");
     if cores > 1 {
         line = Some(one_way_ns(&CacheLineChannel::default())?);
         wake_up = Some(one_way_ns(&PipeChannel::new().map_err(|cause| limits_failure(&cause))?)?);
@@ -63,6 +66,8 @@ pub(crate) fn measure_limits() -> Result<MachineLimits, Failure> {
                     .iter()
                     .any(|r: &MemoryRate| (r.operation, r.bytes, r.cores) == (what, bytes, count))
                 {
+                    progress.set_steps(rates.len());
+                    progress.set_text(format!("{what} of {}", size_text(bytes)));
                     let gb_per_s = measure_rate(work, bytes, count)?;
                     rates.push(MemoryRate { operation: what, bytes, cores: count, gb_per_s });
                 }

@@ -15,7 +15,6 @@ use crate::memory_fragments::HeldFragments;
 use crate::ops::BenchOp;
 use crate::progress::ProgressLine;
 use crate::report;
-use crate::report_error;
 use crate::request::BenchRequest;
 use crate::result_files::{self, BenchResults, RunInfo};
 use crate::run_context::RunContext;
@@ -57,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let ballast = (!options.quick).then(HeldFragments::new);
     let outcome = bench.measure_all_cells();
     drop(ballast);
-    bench.progress.clear();
+    bench.progress.finish();
     let results = bench.into_results();
     // Write the files even if the measurement ended early. They then contain partial results.
     write_files(options, &results)?;
@@ -250,8 +249,7 @@ impl PeerBenchmark<'_> {
     fn has_memory(&self, cell: &BenchCell) -> bool {
         let takes = self.peers.iter().filter(|peer| peer.supports_cell(cell));
         let Err(reason) = check_memory(cell, 1 + takes.count()) else { return true };
-        self.progress.clear();
-        report_error(&reason);
+        self.progress.report_error(&reason);
         false
     }
 
@@ -321,8 +319,7 @@ impl PeerBenchmark<'_> {
         if index == 0 || failure.is_signal() {
             return Err(failure);
         }
-        self.progress.clear();
-        report_error(&format!(
+        self.progress.report_error(&format!(
             "{}\n  the measurement continues without this peer",
             failure.message
         ));

@@ -5,6 +5,7 @@ use crate::run_context::RunContext;
 use dist::base::config::{self, EnvVariable};
 use dist::base::deadline::Deadline;
 use dist::sys::host;
+use dist_terminal::Progress;
 use dist_tools::Failure;
 use std::ffi::OsString;
 use std::fs;
@@ -110,6 +111,7 @@ impl ProgramSource {
         command.args(self.options).arg("-o").arg(&compiled);
         command.args(self.files.first().map(|(file, _)| folder.join(file))).args(self.libraries);
         let compiling = [context.start(&mut command, &log)?];
+        let _progress = Progress::of_wait(format!("{} compiles {}", compiler.display(), self.name));
         let has_ended = context.await_exits(&compiling, &Deadline::after(COMPILE_TIMEOUT))?;
         if has_ended && context.exit_status(compiling[0]).is_some_and(|exit| exit.is_success()) {
             return Ok(compiled);

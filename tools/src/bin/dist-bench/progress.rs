@@ -1,15 +1,16 @@
-//! A line on a terminal that shows the progress of the measurement.
+//! A line on a terminal that shows the progress of the measurement. It is drawn before a run, never
+//! during a run.
 
 use crate::cell::BenchCell;
+use crate::report_error;
 use crate::text::size_text;
-use dist_tools::{Failure, write_error, write_output};
-use std::io::IsTerminal as _;
+use dist_terminal::Progress;
+use dist_tools::{Failure, write_output};
 
-/// The progress line. It is only shown if standard error is a terminal.
+/// The progress line.
 #[derive(Debug)]
 pub(crate) struct ProgressLine {
-    is_shown: bool,
-    total: usize,
+    line: Progress,
     /// The number of started cells.
     started: usize,
 }
@@ -17,47 +18,44 @@ pub(crate) struct ProgressLine {
 impl ProgressLine {
     /// Creates the line for `cells` cells.
     pub(crate) fn new(cells: usize) -> Self {
-        Self { is_shown: std::io::stderr().is_terminal(), total: cells, started: 0 }
+        Self { line: Progress::of_steps(cells), started: 0 }
     }
 
     /// Counts the start of the next cell.
     pub(crate) fn advance(&mut self) {
         self.started += 1;
+        self.line.set_steps(self.started);
     }
 
     /// Shows the cell, the number of the current pair, and the engine that runs now.
     pub(crate) fn show_turn(&self, cell: &BenchCell, turn: usize, engine: &str) {
-        if self.is_shown {
-            let line = self.turn_line(cell, turn, engine);
-            write_error(&format!("\r{line}\u{1b}[K"));
-        }
+        self.line.set_text(turn_text(cell, turn, engine));
     }
 
-    /// Shows the number of started cells, and a text.
+    /// Shows a text.
     pub(crate) fn show_text(&self, text: &str) {
-        if self.is_shown {
-            write_error(&format!("\r{} of {}: {text}\u{1b}[K", self.started, self.total));
-        }
+        self.line.set_text(text);
     }
 
-    /// Removes the line, so that other text can be printed.
-    pub(crate) fn clear(&self) {
-        if self.is_shown {
-            write_error("\r\u{1b}[K");
-        }
+    /// Removes the line at the end of the measurement.
+    pub(crate) fn finish(&mut self) {
+        self.line.finish();
     }
 
-    /// Removes the line, and writes a text to standard output.
+    /// Writes a text to standard output, above the line.
     pub(crate) fn print_text(&self, text: &str) -> Result<(), Failure> {
-        self.clear();
-        write_output(text)
+        self.line.suspend(|| write_output(text))
     }
 
-    fn turn_line(&self, cell: &BenchCell, turn: usize, engine: &str) -> String {
-        let Self { started, total, .. } = self;
-        let (ranks, op, size) = (cell.ranks, cell.op.name(), size_text(cell.bytes()));
-        format!("cell {started} of {total}: {op} {size}, {ranks} ranks, run {turn}, {engine}")
+    /// Writes a message of dist-bench to standard error, above the line.
+    pub(crate) fn report_error(&self, message: &str) {
+        self.line.suspend(|| report_error(message));
     }
+}
+
+fn turn_text(cell: &BenchCell, turn: usize, engine: &str) -> String {
+    let (ranks, op, size) = (cell.ranks, cell.op.name(), size_text(cell.bytes()));
+    format!("{op} {size}, {ranks} ranks, run {turn}, {engine}")
 }
 
 #[cfg(test)]
@@ -68,8 +66,7 @@ mod tests {
 
     #[test]
     fn progress_line_names_cell_turn_and_engine() {
-        let line = ProgressLine { is_shown: false, total: 57, started: 3 };
-        let text = line.turn_line(&cell(BenchOp::AllGather, 65_536), 4, "mpich");
-        assert_eq!(text, "cell 3 of 57: all_gather 64 KiB, 2 ranks, run 4, mpich");
+        let text = turn_text(&cell(BenchOp::AllGather, 65_536), 4, "mpich");
+        assert_eq!(text, "all_gather 64 KiB, 2 ranks, run 4, mpich");
     }
 }

@@ -5,6 +5,7 @@ use crate::ops::BenchOp;
 use crate::request::redop_name;
 use crate::stats::{MedianEstimate, geometric_mean};
 use crate::text::{microseconds_text, size_text};
+use dist_terminal::{Alignment, text_table};
 use dist_tools::count_text;
 
 /// The project's limit for the share of cells in which libdist's 99th percentile is above that of
@@ -174,24 +175,41 @@ pub(crate) fn tail_counts(all: &[CellResult]) -> (usize, usize) {
     pairs.fold((0, 0), |(above, cells), (ours, peer)| (above + usize::from(ours > peer), cells + 1))
 }
 
+/// The columns of the summary.
+const SUMMARY_COLUMNS: [(&str, Alignment); 7] = [
+    ("operation", Alignment::Left),
+    ("ranks", Alignment::Right),
+    ("variant", Alignment::Left),
+    ("medians", Alignment::Right),
+    ("means", Alignment::Right),
+    ("cells", Alignment::Right),
+    ("lost", Alignment::Right),
+];
+
 /// Formats the summary. Empty if there is no peer.
 pub(crate) fn summary_text(all: &[CellResult]) -> String {
     let means = op_means(all);
     if means.is_empty() {
         return String::new();
     }
-    let mut text =
-        "\nRatio to the time of the best peer, geometric means: of medians, of means\n".to_owned();
-    for OpMean { ranks, variant_words: words, op, ratio, ratio_of_means: of_means, cells, lost } in
-        &means
-    {
-        let (words, cells) = (words.join(", "), count_text(*cells, "cell"));
-        text.push_str(&format!(
-            "{ratio:>6.2} {of_means:>6.2}  {op:<15} {ranks} ranks, {words}: {cells}, {lost} lost\n"
-        ));
-    }
-    text.push_str(&format!("{}\n", tails_text(all)));
-    text + &lost_cells_text(all)
+    let row = |mean: &OpMean| {
+        let OpMean { ranks, variant_words: words, op, ratio, ratio_of_means, cells, lost } = mean;
+        [
+            (*op).to_owned(),
+            ranks.to_string(),
+            words.join(", "),
+            format!("{ratio:.2}"),
+            format!("{ratio_of_means:.2}"),
+            cells.to_string(),
+            lost.to_string(),
+        ]
+    };
+    format!(
+        "\nRatio to the time of the best peer, geometric means of medians and of means:\n{}{}\n{}",
+        text_table(SUMMARY_COLUMNS, means.iter().map(row)),
+        tails_text(all),
+        lost_cells_text(all)
+    )
 }
 
 /// Formats the counts of [`tail_counts`].
@@ -294,11 +312,10 @@ mod tests {
             measured(BenchOp::Barrier, 0, &[("mpich", 2000.0)]),
         ];
         let text = summary_text(&all);
-        assert!(
-            text.contains("  1.00   1.00  all_reduce      2 ranks, rewritten, ordinary"),
-            "{text}"
-        );
-        assert!(text.contains("2 cells, 1 lost") && text.contains("1 cell, 0 lost"), "{text}");
+        let rows: Vec<&str> = text.lines().skip(3).take(2).collect();
+        assert!(rows[0].starts_with("all_reduce      2  rewritten, ordinary, "), "{text}");
+        assert!(rows[0].ends_with("     1.00   1.00      2     1"), "{text}");
+        assert!(rows[1].ends_with("     0.50   0.50      1     0"), "{text}");
         assert!(text.contains("above the best peer's in 1 of 3 cells (33.3 %"), "{text}");
         assert!(text.contains("  all_reduce 64 KiB, 2 ranks"), "{text}");
         assert!(text.ends_with("4.00 (4.00 to 4.00) of mpich, slower\n"), "{text}");

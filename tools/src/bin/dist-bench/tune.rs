@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
         tuner.tune_ranks(ranks, &mut engine, &mut context)?;
         engine.shut_down(&mut context)?;
     }
-    tuner.progress.clear();
+    tuner.progress.finish();
     let Tuner { rows, .. } = tuner;
     let machine = HostMachine::current();
     let comment = format!(

@@ -6,6 +6,7 @@
 
 use crate::recorder_dump::Dump;
 use crate::report_error;
+use dist_terminal::Progress;
 use dist_tools::{Failure, count_text};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -47,12 +48,14 @@ pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
         return Err(Failure::usage(message));
     }
     let mut loaded = LoadedDumps::default();
-    for file in &files {
+    let progress = Progress::of_wait("");
+    for (number, file) in files.iter().enumerate() {
+        progress.set_text(format!("{number} of {} dumps read", files.len()));
         match read_dump(file) {
             Ok(dump) => loaded.dumps.push(dump),
             Err(problem) => {
                 let problem = format!("{}: {problem}; the file is skipped", file.display());
-                report_error(&problem);
+                progress.suspend(|| report_error(&problem));
                 loaded.notes.push(problem);
             }
         }

@@ -7,6 +7,7 @@ use crate::report_error;
 use dist::base::config;
 use dist::base::{Deadline, ErrorKind};
 use dist::process::request_socket::request_text;
+use dist_terminal::Progress;
 use dist_tools::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,10 +30,12 @@ pub(crate) fn request_dumps(pids: &[u32]) -> Result<LoadedDumps, Failure> {
     let mut asked = Vec::new();
     let mut seen = BTreeSet::new();
     let mut left: Vec<u32> = pids.iter().rev().copied().collect();
+    let progress = Progress::of_wait("");
     while let Some(pid) = left.pop() {
         if !seen.insert(pid) || seen.len() > MAX_PROCESSES {
             continue;
         }
+        progress.set_text(format!("asking process {pid}, {} dumps so far", loaded.dumps.len()));
         let text = match request_text(pid, &Deadline::after(ANSWER_TIMEOUT)) {
             Ok(text) => {
                 asked.push(pid);
@@ -44,14 +47,17 @@ pub(crate) fn request_dumps(pids: &[u32]) -> Result<LoadedDumps, Failure> {
                 let is_missing = error.kind() == ErrorKind::NotFound;
                 // A process without a group is no problem if it is a launcher or a helper.
                 if !is_missing || pids.contains(&pid) && started.is_empty() {
-                    report_problem(&mut loaded, error.message());
+                    progress.suspend(|| report_problem(&mut loaded, error.message()));
                 }
                 continue;
             }
         };
         match Dump::parse(&format!("process {pid}"), &text) {
             Ok(dump) => loaded.dumps.push(dump),
-            Err(problem) => report_problem(&mut loaded, &format!("process {pid}: {problem}")),
+            Err(problem) => {
+                let problem = format!("process {pid}: {problem}");
+                progress.suspend(|| report_problem(&mut loaded, &problem));
+            }
         }
     }
     if loaded.dumps.is_empty() {

@@ -18,8 +18,10 @@ mod trace_reader;
 use crate::text::ranks_text as list_ranks;
 use crate::{CommandResult, input_files, report_error, write_output};
 use clap::Args;
-use clock_alignment::{ClockAlignment, ClockSource};
+use clock_alignment::{ClockAlignment, ClockSource, HostClock};
+use dist_terminal::Progress;
 use dist_tools::Failure;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
@@ -35,6 +37,10 @@ pub(crate) struct TraceOptions {
     /// The output file, for Perfetto (ui.perfetto.dev) or chrome://tracing
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: OsString,
+
+    /// Print the accuracy of the times as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Merges the traces, writes the output file, and prints how accurately the clocks were aligned.
@@ -47,10 +53,12 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
     let output = Path::new(&options.output);
     let mut index = TraceIndex::default();
     let mut paths = BTreeSet::new();
+    let mut progress = Progress::of_wait("");
     for input in &options.inputs {
         let is_named = Path::new(input).is_file();
         for path in input_files::matching_files(input).map_err(Failure::usage)? {
             if path != output && paths.insert(path.clone()) {
+                progress.set_text(format!("reading {}", path.display()));
                 match index.read_file(&path) {
                     Ok(()) => {}
                     // A folder or a prefix may include files that are not traces. Skip them.
@@ -68,13 +76,18 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
                        the program calls dist_trace_start";
         return Err(Failure::usage(message));
     }
+    progress.set_text(format!("writing {}", output.display()));
     let alignment = clock_alignment::align_clocks(&index.sources);
     let events = merged_trace::write_merged(&index, &alignment, output)
         .map_err(|error| Failure::usage(format!("{}: {error}", output.display())))?;
+    progress.finish();
     for source in &index.sources {
         warn_about_source(source);
     }
-    write_output(&merge_report(&index, &alignment, events, output))?;
+    write_output(&match options.json {
+        true => format!("{:#}\n", merge_json(&index, &alignment, events, output)),
+        false => merge_report(&index, &alignment, events, output),
+    })?;
     Ok(0)
 }
 
@@ -101,12 +114,7 @@ fn merge_report(
     let files = index.sources.len();
     let mut text = format!("{events} events of {files} files are in {}\n", output.display());
     for host in &alignment.hosts {
-        let of_host = |source: &&TraceSource| source.clock.domain == host.domain;
-        let sources = || index.sources.iter().filter(of_host);
-        let ranks: BTreeSet<usize> =
-            sources().flat_map(|source| source.ranks.iter().copied()).collect();
-        let ranks: Vec<usize> = ranks.into_iter().collect();
-        let name = sources().next().map_or("", |source| source.clock.host.as_str());
+        let (ranks, name) = host_ranks(index, host);
         let host_description =
             format!("{} on {}", list_ranks(&ranks), crate::text::printable_line(name, 80));
         let clock = match host.source {
@@ -124,6 +132,41 @@ fn merge_report(
         text += &format!("{host_description}: {clock}\n");
     }
     text
+}
+
+/// Returns the ranks and the name of a host.
+fn host_ranks<'a>(index: &'a TraceIndex, host: &HostClock) -> (Vec<usize>, &'a str) {
+    let of_host = |source: &&TraceSource| source.clock.domain == host.domain;
+    let sources = || index.sources.iter().filter(of_host);
+    let ranks: BTreeSet<usize> =
+        sources().flat_map(|source| source.ranks.iter().copied()).collect();
+    let name = sources().next().map_or("", |source| source.clock.host.as_str());
+    (ranks.into_iter().collect(), name)
+}
+
+/// Describes the merged file for programs. `max_error_ns` is null for the reference clock, and if
+/// the error is unknown.
+fn merge_json(index: &TraceIndex, alignment: &ClockAlignment, events: u64, output: &Path) -> Value {
+    let host_json = |host: &HostClock| {
+        let (ranks, name) = host_ranks(index, host);
+        let (source, max_error_ns) = match host.source {
+            ClockSource::Reference => ("reference", None),
+            ClockSource::CommonOperations { max_error_ns, .. } => {
+                ("common operations", Some(max_error_ns))
+            }
+            ClockSource::WallClock => ("wall clock", None),
+        };
+        json!({
+            "host": name, "ranks": ranks, "offset_ns": host.offset_ns, "source": source,
+            "max_error_ns": max_error_ns,
+        })
+    };
+    json!({
+        "output": output.display().to_string(),
+        "events": events,
+        "files": index.sources.len(),
+        "hosts": alignment.hosts.iter().map(host_json).collect::<Vec<_>>(),
+    })
 }
 
 /// Formats a time, for example "+1.250 ms".

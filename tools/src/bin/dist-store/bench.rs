@@ -7,8 +7,9 @@ use dist::base::error::Result;
 use dist::process::process_exit::signal_name;
 use dist::sys::host;
 use dist::sys::signal::SignalFd;
+use dist_terminal::{Alignment, Progress, text_table};
 use dist_tools::write_error;
-use std::io::IsTerminal as _;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// The signals SIGHUP, SIGINT and SIGTERM. They end a measurement early. The program then removes
@@ -56,22 +57,35 @@ fn measure_all(
     ];
     let (size, limit) = (options.bytes.0, options.seconds.0);
     let store_name = store.describe();
-    print(format!(
-        "{store_name}, values of {size} bytes, {} for each kind of call\n",
-        format_duration(limit)
-    ))?;
-    print(format!("{:<6} {:>10} {:>11} {:>11}\n", "call", "calls/s", "median", "99 %"))?;
+    let mut rows = Vec::new();
+    let mut signal = None;
     for (name, call) in calls {
-        let mut progress = ProgressLine::new(name, limit);
-        let (samples, signal) = measure(client, call, signals, limit, &mut progress)?;
-        progress.clear();
-        print(samples.format_row(name))?;
-        if let Some(signal) = signal {
-            write_error(&format!("dist-store: {} received\n", signal_name(signal)));
-            return Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX));
+        let progress = Progress::of_time_span(limit);
+        progress.set_text(name);
+        let (samples, received) = measure(client, call, signals, limit, &progress)?;
+        drop(progress);
+        rows.push(samples.into_row(name));
+        signal = received;
+        if signal.is_some() {
+            break;
         }
     }
-    Ok(0)
+    if options.json {
+        let calls: Vec<Value> = rows.iter().map(CallRow::json).collect();
+        let seconds = limit.as_secs_f64();
+        let report =
+            json!({ "store": store_name, "bytes": size, "seconds": seconds, "calls": calls });
+        print(format!("{report:#}\n"))?;
+    } else {
+        let limit = format_duration(limit);
+        let table = text_table(COLUMNS, rows.iter().map(CallRow::cells));
+        print(format!(
+            "{store_name}, values of {size} bytes, {limit} for each kind of call\n{table}"
+        ))?;
+    }
+    let Some(signal) = signal else { return Ok(0) };
+    write_error(&format!("dist-store: {} received\n", signal_name(signal)));
+    Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }
 
 /// Repeats a call for the time `limit`. Returns the times of the calls, and the signal that ended
@@ -81,18 +95,23 @@ fn measure(
     call: &dyn Fn() -> Result<()>,
     signals: &SignalFd,
     limit: Duration,
-    progress: &mut ProgressLine,
+    progress: &Progress,
 ) -> std::result::Result<(CallSamples, Option<i32>), Failure> {
     // Make one call before the measurement. It creates the key for the calls after it.
     call()?;
     client.flush()?;
     let mut samples = CallSamples::default();
     let started_at = Instant::now();
+    let mut next_update = Duration::ZERO;
     let signal = loop {
         let call_start = Instant::now();
         call()?;
         samples.add(call_start.elapsed());
-        progress.update(started_at.elapsed());
+        let elapsed = started_at.elapsed();
+        if elapsed >= next_update {
+            progress.set_elapsed(elapsed);
+            next_update = elapsed + PROGRESS_INTERVAL;
+        }
         let signal = signals.next_signal();
         if signal.is_some() || started_at.elapsed() >= limit {
             break signal;
@@ -121,49 +140,49 @@ impl CallSamples {
         self.count += 1;
     }
 
-    /// Formats a row of the table. At least one call must have been measured.
-    fn format_row(mut self, name: &str) -> String {
+    /// Returns the rate and the percentiles. At least one call must have been measured.
+    fn into_row(mut self, name: &'static str) -> CallRow {
         self.times.sort_unstable();
         let last = self.times.len() - 1;
         #[allow(clippy::cast_precision_loss, reason = "a rate is shown without a fraction")]
-        let rate = self.count as f64 / self.elapsed.as_secs_f64();
-        let (median, high) =
-            (format_duration(self.times[last / 2]), format_duration(self.times[last * 99 / 100]));
-        format!("{name:<6} {rate:>10.0} {median:>11} {high:>11}\n")
+        let calls_per_second = self.count as f64 / self.elapsed.as_secs_f64();
+        let (median, high) = (self.times[last / 2], self.times[last * 99 / 100]);
+        CallRow { name, calls_per_second, median, high }
     }
 }
 
-/// A line on a terminal that shows the progress of a measurement.
-struct ProgressLine {
+/// The columns of the table.
+const COLUMNS: [(&str, Alignment); 4] = [
+    ("call", Alignment::Left),
+    ("calls/s", Alignment::Right),
+    ("median", Alignment::Right),
+    ("99 %", Alignment::Right),
+];
+
+/// The result for one kind of call.
+struct CallRow {
     name: &'static str,
-    limit: Duration,
-    next_update: Option<Duration>,
+    calls_per_second: f64,
+    median: Duration,
+    /// The 99th percentile.
+    high: Duration,
 }
 
-impl ProgressLine {
-    fn new(name: &'static str, limit: Duration) -> Self {
-        let next = std::io::stderr().is_terminal().then_some(Duration::ZERO);
-        Self { name, limit, next_update: next }
+impl CallRow {
+    fn cells(&self) -> [String; 4] {
+        let rate = format!("{:.0}", self.calls_per_second);
+        let times = [self.median, self.high].map(format_duration);
+        let [median, high] = times;
+        [self.name.to_owned(), rate, median, high]
     }
 
-    fn update(&mut self, elapsed: Duration) {
-        if let Some(next) = &mut self.next_update
-            && elapsed >= *next
-        {
-            *next = elapsed + PROGRESS_INTERVAL;
-            write_error(&format!(
-                "\r{} {} of {} ",
-                self.name,
-                format_duration(elapsed),
-                format_duration(self.limit)
-            ));
-        }
-    }
-
-    fn clear(&self) {
-        if self.next_update.is_some() {
-            write_error("\r\u{1b}[K");
-        }
+    fn json(&self) -> Value {
+        json!({
+            "call": self.name,
+            "calls_per_second": self.calls_per_second,
+            "median_us": self.median.as_secs_f64() * 1e6,
+            "p99_us": self.high.as_secs_f64() * 1e6,
+        })
     }
 }
 
@@ -175,9 +194,10 @@ mod tests {
     fn rate_and_percentiles_are_those_of_the_calls() {
         let mut sample = CallSamples { elapsed: Duration::from_secs(5), ..CallSamples::default() };
         (1..=100).for_each(|ms| sample.add(Duration::from_millis(ms)));
-        let line = sample.format_row("set");
-        let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(words, ["set", "20", "50.00", "ms", "99.00", "ms"]);
+        let row = sample.into_row("set");
+        assert_eq!(row.cells(), ["set", "20", "50.00 ms", "99.00 ms"]);
+        let json = row.json();
+        assert_eq!((&json["call"], &json["p99_us"]), (&json!("set"), &json!(99_000.0)));
     }
 
     #[test]
@@ -186,6 +206,6 @@ mod tests {
         (0..MAX_SAMPLES).for_each(|_| sample.add(Duration::from_secs(1)));
         (0..MAX_SAMPLES).for_each(|_| sample.add(Duration::from_micros(2)));
         assert_eq!((sample.count, sample.times.len()), (2 * MAX_SAMPLES, MAX_SAMPLES));
-        assert!(sample.format_row("set").contains("2.0 us"));
+        assert_eq!(sample.into_row("set").cells()[2], "2.0 us");
     }
 }

@@ -206,8 +206,12 @@ pub(crate) struct GetArgs {
 
     /// Print the bytes unchanged, without a line end; the default for one value if standard output
     /// is not a terminal. Otherwise each value is printed as a line, escaped
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     raw: bool,
+
+    /// Print a JSON object for each key; keys and values are escaped
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) location: StoreLocation,
@@ -307,6 +311,10 @@ pub(crate) struct WatchArgs {
     #[arg(long = "for", value_name = "SECONDS")]
     pub(crate) duration: Option<PositiveSeconds>,
 
+    /// Print a JSON object for each change, without the first line; keys and values are escaped
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) location: StoreLocation,
 }
@@ -332,6 +340,10 @@ pub(crate) struct BenchArgs {
     /// Duration of the measurement of each kind of call
     #[arg(long, value_name = "SECONDS", default_value = "1")]
     pub(crate) seconds: PositiveSeconds,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) location: StoreLocation,

@@ -7,6 +7,7 @@ use dist::base::deadline::Deadline;
 use dist::base::error::{Error, ErrorKind, Result};
 use dist::store::tcp::ClientOptions;
 use dist::store::{PrefixStore, Store, TcpStore};
+use dist_terminal::Progress;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,6 +49,8 @@ impl StoreClient {
         let options = client_options(location)?;
         let timeout = location.timeout.0;
         let started_at = Instant::now();
+        let _progress =
+            Progress::of_wait(format!("connecting to {}:{}", options.host, options.port));
         let tcp = open_tcp(None, options, &Deadline::after(timeout));
         let tcp = Arc::new(tcp.map_err(|error| match error.kind() {
             // A timeout during the connect means that there is no store.

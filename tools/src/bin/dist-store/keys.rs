@@ -3,6 +3,7 @@
 use crate::client::{StoreClient, is_time_out};
 use crate::formatting::{escape_bytes, format_keys};
 use crate::{CommandResult, EXIT_TIMED_OUT, Failure, cli, print, report_error};
+use dist_terminal::Progress;
 use dist_tools::EXIT_FAILURE;
 use serde_json::json;
 use std::io::{IsTerminal as _, Read as _};
@@ -24,7 +25,11 @@ pub(crate) fn get(options: &cli::GetArgs) -> CommandResult {
         wait_with_reports(&client, &keys)?;
     }
     let values = client.store.multi_get(&keys, &client.deadline())?;
-    if options.is_raw(std::io::stdout().is_terminal()) {
+    if options.json {
+        let object = |(key, value): (&&[u8], &Vec<u8>)| json!({ "key": escape_bytes(key), "value": escape_bytes(value) });
+        let objects = keys.iter().zip(&values).map(object);
+        print(objects.map(|object| format!("{object}\n")).collect::<String>())?;
+    } else if options.is_raw(std::io::stdout().is_terminal()) {
         print(values.concat())?;
     } else {
         let lines: String = values.iter().map(|value| escape_bytes(value) + "\n").collect();
@@ -83,6 +88,7 @@ pub(crate) fn list(options: &cli::ListArgs) -> CommandResult {
 /// Waits until all keys exist, and prints the missing keys periodically.
 fn wait_with_reports(client: &StoreClient, keys: &[&[u8]]) -> Result<(), Failure> {
     let deadline = client.deadline();
+    let progress = Progress::of_wait(format!("waiting for {}", format_keys(keys)));
     loop {
         match client.store.wait(keys, &deadline.capped(REPORT_INTERVAL)) {
             Err(error) if is_time_out(&error) => {}
@@ -97,6 +103,7 @@ fn wait_with_reports(client: &StoreClient, keys: &[&[u8]]) -> Result<(), Failure
             let message = format!("timed out after {waited:.1} s; missing: {missing}");
             return Err(Failure::new(EXIT_TIMED_OUT, message));
         }
-        report_error(&format!("waiting for {waited:.0} s; missing: {missing}"));
+        let report = format!("waiting for {waited:.0} s; missing: {missing}");
+        progress.suspend(|| report_error(&report));
     }
 }

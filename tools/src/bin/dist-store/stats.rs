@@ -7,6 +7,7 @@ use dist::api::membership::rendezvous::status::{
     RendezvousStatus, is_rendezvous_key, rendezvous_statuses,
 };
 use dist::base::error::Result;
+use dist_terminal::{Alignment, text_table};
 use dist_tools::{count_text, ranges_text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -161,10 +162,11 @@ impl StoreContents {
         if !self.largest.is_empty() {
             text.push_str("largest values:\n");
         }
-        for (size, key) in &self.largest {
-            text.push_str(&format!("{size:>10}  {}\n", quote_bytes(key, KEY_BYTES_SHOWN)));
-        }
-        text
+        let rows = self
+            .largest
+            .iter()
+            .map(|(size, key)| [format!("  {size}"), quote_bytes(key, KEY_BYTES_SHOWN)]);
+        text + &text_table([("", Alignment::Right), ("", Alignment::Left)], rows)
     }
 }
 

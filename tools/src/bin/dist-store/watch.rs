@@ -7,6 +7,7 @@ use crate::{CommandResult, Failure, cli, print};
 use dist::base::deadline::Deadline;
 use dist::wait;
 use dist_tools::count_text;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, SystemTime};
@@ -23,14 +24,20 @@ pub(crate) fn run(options: &cli::WatchArgs) -> CommandResult {
     let interval = Duration::from_millis(options.interval);
     let start = options.start.as_bytes();
     let mut before = take_snapshot(&client, start)?;
-    let (now, store) = (format_time_of_day(SystemTime::now()), client.store.describe());
-    print(format!("{now} {} in {store}\n", count_text(before.len(), "key")))?;
+    if !options.json {
+        let (now, store) = (format_time_of_day(SystemTime::now()), client.store.describe());
+        print(format!("{now} {} in {store}\n", count_text(before.len(), "key")))?;
+    }
     while !end.has_passed() {
         wait::pause(interval, &end);
         let after = take_snapshot(&client, start)?;
         let now = format_time_of_day(SystemTime::now());
-        let lines: String =
-            diff_snapshots(&before, &after).iter().map(|line| format!("{now} {line}\n")).collect();
+        let changes = diff_snapshots(&before, &after);
+        let lines = changes.iter().map(|change| match options.json {
+            true => format!("{}\n", change.json(&now)),
+            false => format!("{now} {}\n", change.line()),
+        });
+        let lines: String = lines.collect();
         if !lines.is_empty() {
             print(lines)?;
         }
@@ -48,29 +55,39 @@ fn take_snapshot(client: &StoreClient, start: &[u8]) -> Result<StoreSnapshot, Fa
     Ok(values)
 }
 
-/// Returns one line for each changed key, in the order of keys.
-fn diff_snapshots(before: &StoreSnapshot, after: &StoreSnapshot) -> Vec<String> {
+/// A key whose value differs between two snapshots. A missing value means that the key does not
+/// exist in this snapshot.
+struct KeyChange<'a> {
+    key: &'a [u8],
+    old: Option<&'a Vec<u8>>,
+    new: Option<&'a Vec<u8>>,
+}
+
+impl KeyChange<'_> {
+    fn line(&self) -> String {
+        let name = escape_bytes(self.key);
+        let quote = |value: &[u8]| quote_bytes(value, VALUE_BYTES_SHOWN);
+        match (self.old, self.new) {
+            (Some(old), Some(new)) => format!("~ {name} {} -> {}", quote(old), quote(new)),
+            (None, Some(new)) => format!("+ {name} = {}", quote(new)),
+            (old, None) => format!("- {name} was {}", quote(old.map_or(&[], Vec::as_slice))),
+        }
+    }
+
+    fn json(&self, time: &str) -> Value {
+        let text = |value: Option<&Vec<u8>>| value.map(|value| escape_bytes(value));
+        let (old, new) = (text(self.old), text(self.new));
+        json!({ "time": time, "key": escape_bytes(self.key), "old": old, "new": new })
+    }
+}
+
+/// Returns the changed keys in order.
+fn diff_snapshots<'a>(before: &'a StoreSnapshot, after: &'a StoreSnapshot) -> Vec<KeyChange<'a>> {
     let removed = before.keys().filter(|key| !after.contains_key(*key));
     let mut keys: Vec<&Vec<u8>> = after.keys().chain(removed).collect();
     keys.sort_unstable();
-    let line = |key: &Vec<u8>| {
-        let name = escape_bytes(key);
-        match (before.get(key), after.get(key)) {
-            (None, Some(new)) => {
-                Some(format!("+ {name} = {}", quote_bytes(new, VALUE_BYTES_SHOWN)))
-            }
-            (Some(old), None) => {
-                Some(format!("- {name} was {}", quote_bytes(old, VALUE_BYTES_SHOWN)))
-            }
-            (Some(old), Some(new)) if old != new => Some(format!(
-                "~ {name} {} -> {}",
-                quote_bytes(old, VALUE_BYTES_SHOWN),
-                quote_bytes(new, VALUE_BYTES_SHOWN)
-            )),
-            _ => None,
-        }
-    };
-    keys.into_iter().filter_map(line).collect()
+    let change = |key: &'a Vec<u8>| KeyChange { key, old: before.get(key), new: after.get(key) };
+    keys.into_iter().map(change).filter(|change| change.old != change.new).collect()
 }
 
 #[cfg(test)]
@@ -88,7 +105,11 @@ mod tests {
         let before = of(&[("a", "1"), ("b", "2"), ("c", "3")]);
         let after = of(&[("b", "2\n"), ("c", "3"), ("d", "4")]);
         let lines = ["- a was \"1\"", "~ b \"2\" -> \"2\\n\"", "+ d = \"4\""];
-        assert_eq!(diff_snapshots(&before, &after), lines);
+        let changes = diff_snapshots(&before, &after);
+        assert_eq!(changes.iter().map(KeyChange::line).collect::<Vec<_>>(), lines);
+        let expected = json!({ "time": "now", "key": "b", "old": "2", "new": "2\\n" });
+        assert_eq!(changes[1].json("now"), expected);
+        assert_eq!(changes[0].json("now")["new"], Value::Null);
         assert!(diff_snapshots(&after, &after).is_empty());
     }
 }

@@ -13,9 +13,9 @@ use dist::process::process_exit::signal_name;
 use dist::process::supervise::{
     RequiredMembers, SupervisionNotice, SupervisionOutcome, SupervisionTimeouts, supervise,
 };
-use dist_tools::Failure;
+use dist_tools::{Failure, count_text};
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -235,12 +235,19 @@ impl JobAttempt {
         process_group: &mut ChildProcessGroup,
     ) -> Result<AttemptOutcome, Failure> {
         let (count, mut has_signal) = (self.ranks.len(), false);
+        let is_watched = std::io::stderr().is_terminal();
         let cause = supervise(
             process_group,
             plan.required_ranks(),
             &plan.shutdown_timeouts(),
             &mut |notice| {
-                has_signal |= !matches!(notice, SupervisionNotice::MemberFailed { .. });
+                has_signal |= matches!(
+                    notice,
+                    SupervisionNotice::SignalForwarded(_) | SupervisionNotice::KilledEarly(_)
+                );
+                if matches!(notice, SupervisionNotice::StillRunning { .. }) && !is_watched {
+                    return;
+                }
                 self.err.write_message(&match notice {
                     SupervisionNotice::SignalForwarded(signal) => format!(
                         "{} received and forwarded to {count} ranks; a second signal kills them",
@@ -252,6 +259,13 @@ impl JobAttempt {
                     SupervisionNotice::MemberFailed { index, remaining } => {
                         let lost = self.ranks[index].rank;
                         format!("rank {lost} failed; the job continues with {remaining} of {count} ranks")
+                    }
+                    SupervisionNotice::StillRunning { members, left } => {
+                        let running = match members {
+                            0 => "processes of ended ranks still run".to_owned(),
+                            _ => format!("{} still running", count_text(members, "rank")),
+                        };
+                        format!("{running}; SIGKILL follows in {:.0} s", left.as_secs_f64())
                     }
                 });
             },

@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     let ballast = (!options.quick).then(HeldFragments::new);
     let outcome = comparison.measure_all_cells();
     drop(ballast);
-    comparison.progress.clear();
+    comparison.progress.finish();
     let results = BenchResults {
         run: run_info(options),
         limits: None,
@@ -247,12 +247,13 @@ impl<'a> TreeComparison<'a> {
         let cell = samples.cell;
         let is_new = previous_cell
             .is_none_or(|b| (b.ranks, b.op, b.variant) != (cell.ranks, cell.op, cell.variant));
-        self.progress.clear();
         if is_new {
-            write_output(text::table_header(&cell, self.options.transport.name()))?;
+            let header = text::table_header(&cell, self.options.transport.name());
+            self.progress.print_text(&header)?;
         }
         *previous_cell = Some(cell);
-        samples.measured().map_or(Ok(()), |measured| write_output(text::table_row(&measured)))
+        let row = samples.measured().map(|measured| text::table_row(&measured));
+        row.map_or(Ok(()), |row| self.progress.print_text(&row))
     }
 
     /// Runs a trial, then `count` pairs.

@@ -7,6 +7,7 @@ use crate::ops::BenchOp;
 use crate::stats::MedianEstimate;
 use crate::table::OpMean;
 use crate::text::{microseconds_text, size_text};
+use dist_terminal::{Alignment, text_table};
 use dist_tools::count_text;
 
 /// Formats the message at the start of the measurement.
@@ -75,17 +76,33 @@ fn interval_text(ratio: &MedianEstimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.3} to {high:.3}"))
 }
 
+/// The columns of the summary.
+const SUMMARY_COLUMNS: [(&str, Alignment); 6] = [
+    ("operation", Alignment::Left),
+    ("ranks", Alignment::Right),
+    ("variant", Alignment::Left),
+    ("cells", Alignment::Right),
+    ("mean", Alignment::Right),
+    ("", Alignment::Left),
+];
+
 /// Formats the summary: means, cells above the limit, and the verdict in the last line.
 pub(super) fn summary_text(verdict: &TreeVerdict<'_>) -> String {
-    let mut text = format!(
-        "\nRatio of this tree's time to the other tree's, geometric mean per operation (limit {MEAN_LIMIT})\n"
-    );
-    for mean in &verdict.op_means {
+    let row = |mean: &OpMean| {
         let OpMean { ranks, variant_words: words, op, ratio, cells, .. } = mean;
-        let (words, cells) = (words.join(", "), count_text(*cells, "cell"));
-        let note = if is_above_mean_limit(mean) { ", above the limit" } else { "" };
-        text.push_str(&format!("{ratio:>7.4}  {op:<15} {ranks} ranks, {words}: {cells}{note}\n"));
-    }
+        [
+            (*op).to_owned(),
+            ranks.to_string(),
+            words.join(", "),
+            cells.to_string(),
+            format!("{ratio:.4}"),
+            if is_above_mean_limit(mean) { "above the limit".to_owned() } else { String::new() },
+        ]
+    };
+    let mut text = format!(
+        "\nRatio of this tree's time to the other tree's, geometric mean per operation (limit {MEAN_LIMIT})\n{}",
+        text_table(SUMMARY_COLUMNS, verdict.op_means.iter().map(row))
+    );
     if verdict.slower_cells.is_empty() {
         text.push_str(&format!("No interval is entirely above {CELL_LIMIT}.\n"));
     } else {
@@ -162,8 +179,8 @@ mod tests {
             compared(BenchOp::Barrier, 0, &[100.0; 10]),
         ];
         let text = summary_text(&TreeVerdict::of(&all));
-        assert!(text.contains(" 1.0488  all_reduce      2 ranks, rewritten"), "{text}");
-        assert!(text.contains("blocking: 2 cells, above the limit\n"), "{text}");
+        assert!(text.contains("\nall_reduce      2  rewritten, ordinary, "), "{text}");
+        assert!(text.contains("blocking      2  1.0488  above the limit\n"), "{text}");
         assert!(text.contains("entirely above 1.03:\n  all_reduce 64 B, 2 ranks"), "{text}");
         assert!(text.contains("blocking: 1.100 (1.100 to 1.100)\n"), "{text}");
         assert!(text.ends_with("Verdict: slower, 1 cell and 1 operation above the limits\n"));

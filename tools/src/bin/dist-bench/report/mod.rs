@@ -14,7 +14,7 @@ use dist_tools::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub(crate) use plot::STYLE;
+pub(crate) use plot::{COLOURS, FONT, LabelledAxis, PlotArea, picture};
 
 /// The marker lines in a Markdown file before and after a report.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub(crate) fn write_report(path: &Path, parts: &[BenchResults]) -> Result<(), Fa
     let results = merge_results(parts)?;
     check_target(path)?;
     for op in measured_ops(&results) {
-        let svg = plot::svg(op.name(), &series::op_panels(&results, op));
+        let svg = plot::svg(op.name(), &series::op_panels(&results, op))?;
         write_plot(path, &format!("{}.svg", op.name()), &svg)?;
     }
     replace_report(path, &OP_MARKERS, &markdown::report(&results, parts, PLOT_FOLDER))
@@ -97,7 +97,7 @@ pub(crate) fn write_plot_file(path: &Path, results: &BenchResults) -> Result<(),
     let ops = measured_ops(results).into_iter();
     let plots: Vec<(&str, Vec<plot::PlotPanel>)> =
         ops.map(|op| (op.name(), series::op_panels(results, op))).collect();
-    write_file(path, &plot::svg_column(&plots))
+    write_file(path, &plot::svg_column(&plots)?)
 }
 
 fn missing_markers(path: &Path, markers: &MarkerLines) -> Failure {

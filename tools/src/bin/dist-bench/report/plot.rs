@@ -1,8 +1,14 @@
-//! Draws a plot as SVG: panels in a row with logarithmic axes, and a legend. Labels are SVG text,
-//! not shapes. The colours follow the reader's light or dark mode. Each line has its own marker
-//! shape, so that the plot is readable without colours. The functions do no I/O.
+//! Draws a plot as SVG: panels in a row with logarithmic axes. Each line has its own marker shape,
+//! so that the plot is readable without colours. The functions do no I/O.
 
 use crate::text::size_text;
+use dist_tools::Failure;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use std::error::Error;
+use std::ops::Range;
 
 /// A line of a panel.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,116 +28,179 @@ pub(super) struct PlotPanel {
     pub(super) series: Vec<PlotSeries>,
 }
 
-/// The size of a panel's frame, and the margins around it, in pixels.
-const WIDTH: f64 = 300.0;
-const HEIGHT: f64 = 260.0;
-const LEFT: f64 = 62.0;
-const RIGHT: f64 = 24.0;
-const TOP: f64 = 52.0;
-const BOTTOM: f64 = 46.0;
-const LEGEND: f64 = 20.0;
+/// The part of a picture in which a plot is drawn.
+pub(crate) type PlotArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// The size of a panel with its labels, and the height of a plot with its title, in pixels.
+const PANEL_WIDTH: u32 = 386;
+const PLOT_HEIGHT: u32 = 370;
+
+/// The font of all plots.
+pub(crate) const FONT: &str = "sans-serif";
+
+/// The colours of the lines. The first one is libdist's.
+pub(crate) const COLOURS: [RGBColor; 6] = [
+    RGBColor(9, 105, 218),
+    RGBColor(188, 76, 0),
+    RGBColor(26, 127, 55),
+    RGBColor(130, 80, 223),
+    RGBColor(154, 103, 0),
+    RGBColor(191, 57, 137),
+];
 
 /// Two neighbouring labels of the size axis differ by the factor 2 to the power of this number.
-const LABEL_STEP_LOG2: i32 = 4;
+const LABEL_STEP_LOG2: usize = 4;
 
-/// The style of all plots.
-pub(crate) const STYLE: &str = "\
-svg{font:11px system-ui,sans-serif}.bg{fill:#fff}text{fill:#1f2328}.title{font-size:14px;font-weight:600}\
-.frame{fill:none;stroke:#8c959f}.grid{stroke:#d8dee4}.line{fill:none;stroke-width:1.5}\
-.c0{color:#0969da}.c1{color:#bc4c00}.c2{color:#1a7f37}.c3{color:#8250df}.c4{color:#9a6700}.c5{color:#bf3989}\
-.line{stroke:currentColor}.mark{fill:currentColor}\
-@media(prefers-color-scheme:dark){.bg{fill:#0d1117}text{fill:#e6edf3}.frame{stroke:#6e7681}.grid{stroke:#30363d}\
-.c0{color:#58a6ff}.c1{color:#ffa657}.c2{color:#56d364}.c3{color:#d2a8ff}.c4{color:#e3b341}.c5{color:#f778ba}}";
-
-const COLOURS: usize = 6;
-
-/// A mapping from values to a range of pixels.
-#[derive(Clone, Copy, Debug)]
-struct PlotAxis {
-    low: f64,
-    high: f64,
-    from: f64,
-    to: f64,
+/// An axis with labels at these values.
+pub(crate) struct LabelledAxis {
+    range: RangedCoordf64,
+    labels: Vec<f64>,
 }
 
-impl PlotAxis {
-    fn pixel(&self, value: f64) -> f64 {
-        let share = (value - self.low) / (self.high - self.low).max(f64::MIN_POSITIVE);
-        self.from + share * (self.to - self.from)
+impl LabelledAxis {
+    pub(crate) fn new(range: Range<f64>, labels: Vec<f64>) -> Self {
+        Self { range: range.into(), labels }
+    }
+}
+
+impl Ranged for LabelledAxis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.range.map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        // Light points are lines without labels between the labels.
+        if hint.weight().allow_light_points() { Vec::new() } else { self.labels.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.range()
     }
 }
 
 /// Returns the plot.
-pub(super) fn svg(title: &str, panels: &[PlotPanel]) -> String {
-    let (width, height) = plot_size(panels);
-    svg_head(&format!("{title}: time over size"), width, height)
-        + &plot_body(title, panels, width)
-        + "</svg>\n"
+pub(super) fn svg(title: &str, panels: &[PlotPanel]) -> Result<String, Failure> {
+    svg_column(&[(title, panels.to_vec())])
 }
 
 /// Returns one picture with the plots below each other.
-pub(super) fn svg_column(plots: &[(&str, Vec<PlotPanel>)]) -> String {
-    let sizes: Vec<(f64, f64)> = plots.iter().map(|(_, panels)| plot_size(panels)).collect();
-    let width = sizes.iter().fold(LEFT + WIDTH + RIGHT, |widest, &(width, _)| widest.max(width));
-    let height = sizes.iter().map(|&(_, height)| height).sum();
-    let mut text = svg_head("time over size", width, height);
-    let mut top = 0.0;
-    for ((title, panels), (width, height)) in plots.iter().zip(sizes) {
-        let body = plot_body(title, panels, width);
-        text.push_str(&format!("<g transform=\"translate(0,{top:.0})\">\n{body}</g>\n"));
-        top += height;
-    }
-    text + "</svg>\n"
-}
-
-/// Returns the width and the height of a plot in pixels.
-fn plot_size(panels: &[PlotPanel]) -> (f64, f64) {
-    #[allow(clippy::cast_precision_loss, reason = "the number of panels and lines is small")]
-    let (panel_count, lines) = (panels.len().max(1) as f64, series_names(panels).len() as f64);
-    let width = panel_count * (LEFT + WIDTH + RIGHT);
-    let legend_rows = (lines * 120.0 / width).ceil();
-    (width, TOP + HEIGHT + BOTTOM + legend_rows * LEGEND)
-}
-
-fn svg_head(title: &str, width: f64, height: f64) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-         height=\"{height:.0}\" role=\"img\"><title>{title}</title><style>{STYLE}</style>\n\
-         <rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n",
-    )
-}
-
-/// Returns the elements of a plot of this width.
-fn plot_body(title: &str, panels: &[PlotPanel], width: f64) -> String {
-    let names = series_names(panels);
-    let mut text = format!("<text class=\"title\" x=\"{LEFT}\" y=\"20\">{title}</text>\n");
-    let (bytes, times) =
-        (value_range(panels, |(bytes, _)| bytes.max(1.0).log2()), decade_range(panels));
-    let mut left = 0.0;
-    for panel in panels {
-        let x =
-            PlotAxis { low: bytes.0, high: bytes.1, from: left + LEFT, to: left + LEFT + WIDTH };
-        let y = PlotAxis { low: times.0, high: times.1, from: TOP + HEIGHT, to: TOP };
-        draw_frame(&mut text, panel, x, y);
-        for series in &panel.series {
-            let shape = names.iter().position(|(name, _)| *name == series.name).unwrap_or(0);
-            draw_line(&mut text, series, shape, x, y);
+pub(super) fn svg_column(plots: &[(&str, Vec<PlotPanel>)]) -> Result<String, Failure> {
+    let panels = plots.iter().map(|(_, panels)| panels.len()).max().unwrap_or(0).max(1);
+    let pixels = |count: usize, each: u32| u32::try_from(count).unwrap_or(1).saturating_mul(each);
+    let size = (pixels(panels, PANEL_WIDTH), pixels(plots.len().max(1), PLOT_HEIGHT));
+    picture("time over size", size, |whole| {
+        let mut rest = whole.clone();
+        for (title, panels) in plots {
+            let (area, below) = rest.split_vertically(PLOT_HEIGHT);
+            draw_plot(&area, title, panels)?;
+            rest = below;
         }
-        left += LEFT + WIDTH + RIGHT;
-    }
-    draw_legend(&mut text, &names, width);
-    text
+        Ok(())
+    })
 }
 
-/// Returns the names of all lines of all panels, each once, with its colour.
-fn series_names(panels: &[PlotPanel]) -> Vec<(String, usize)> {
-    let mut names: Vec<(String, usize)> = Vec::new();
+/// Returns a picture with this title, which screen readers read. `draw` draws its content.
+pub(crate) fn picture(
+    title: &str,
+    size: (u32, u32),
+    draw: impl FnOnce(&PlotArea<'_>) -> Result<(), Box<dyn Error>>,
+) -> Result<String, Failure> {
+    let mut text = String::new();
+    let whole = SVGBackend::with_string(&mut text, size).into_drawing_area();
+    let drawn = whole
+        .fill(&WHITE)
+        .map_err(Box::from)
+        .and_then(|()| draw(&whole))
+        .and_then(|()| whole.present().map_err(Box::from));
+    drawn.map_err(|cause| Failure::new(format!("cannot draw the plot: {cause}")))?;
+    drop(whole);
+    Ok(text.replacen(">\n", &format!(">\n<title>{title}</title>\n"), 1))
+}
+
+/// Draws the panels of a plot next to each other.
+fn draw_plot(area: &PlotArea<'_>, title: &str, panels: &[PlotPanel]) -> Result<(), Box<dyn Error>> {
+    let area = area.titled(title, (FONT, 16))?;
+    let names = series_names(panels);
+    let bytes = value_range(panels, |(bytes, _)| log2_of(bytes));
+    let times = decade_range(panels);
+    for (panel, area) in panels.iter().zip(area.split_evenly((1, panels.len().max(1)))) {
+        draw_panel(&area, panel, &names, bytes, times)?;
+    }
+    Ok(())
+}
+
+/// Draws a panel. The axes have the logarithms of the values, to base 2 for sizes and to base 10
+/// for times.
+fn draw_panel(
+    area: &PlotArea<'_>,
+    panel: &PlotPanel,
+    names: &[String],
+    bytes: (f64, f64),
+    times: (f64, f64),
+) -> Result<(), Box<dyn Error>> {
+    let sizes = whole_numbers(bytes).into_iter().filter(|power| *power > 0.0);
+    let sizes: Vec<f64> = sizes.step_by(LABEL_STEP_LOG2).collect();
+    let mut chart = ChartBuilder::on(area)
+        .caption(&panel.title, (FONT, 13))
+        .margin(8)
+        .set_label_area_size(LabelAreaPosition::Left, 52)
+        .set_label_area_size(LabelAreaPosition::Bottom, 26)
+        .build_cartesian_2d(
+            LabelledAxis::new(bytes.0..bytes.1, sizes),
+            LabelledAxis::new(times.0..times.1, whole_numbers(times)),
+        )?;
+    chart
+        .configure_mesh()
+        .x_label_formatter(&|power| size_label(*power))
+        .y_label_formatter(&|decade| decade_label(*decade))
+        .label_style((FONT, 12))
+        .draw()?;
+    for series in &panel.series {
+        let shape = names.iter().position(|name| *name == series.name).unwrap_or(0);
+        let colour = COLOURS[series.colour % COLOURS.len()];
+        let mut points: Vec<(f64, f64)> =
+            series.points.iter().map(|&(bytes, us)| (log2_of(bytes), us.log10())).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let line = colour.stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), line))?
+            .label(&series.name)
+            .legend(move |at| {
+                EmptyElement::at(at)
+                    + PathElement::new(vec![(0, 0), (16, 0)], line)
+                    + Polygon::new(marker_outline(shape, 8), colour.filled())
+            });
+        let marker = |&point: &(f64, f64)| {
+            EmptyElement::at(point) + Polygon::new(marker_outline(shape, 0), colour.filled())
+        };
+        chart.draw_series(points.iter().map(marker))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .label_font((FONT, 12))
+        .draw()?;
+    Ok(())
+}
+
+/// Returns the names of all lines of all panels, each once.
+fn series_names(panels: &[PlotPanel]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
     for series in panels.iter().flat_map(|panel| &panel.series) {
-        if names.iter().all(|(name, _)| *name != series.name) {
-            names.push((series.name.clone(), series.colour % COLOURS));
+        if !names.contains(&series.name) {
+            names.push(series.name.clone());
         }
     }
     names
+}
+
+/// Returns the position of a size on its axis. An operation without a size is at the position 0.
+fn log2_of(bytes: f64) -> f64 {
+    bytes.max(1.0).log2()
 }
 
 /// Returns the smallest and the largest value of all points. If they are equal, returns a larger
@@ -154,48 +223,24 @@ fn decade_range(panels: &[PlotPanel]) -> (f64, f64) {
     (low.floor(), high.ceil().max(low.floor() + 1.0))
 }
 
-/// Draws the frame of a panel with the labels of its axes.
-fn draw_frame(text: &mut String, panel: &PlotPanel, x: PlotAxis, y: PlotAxis) {
-    let middle = f64::midpoint(x.from, x.to);
-    text.push_str(&format!(
-        "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
-        TOP - 8.0,
-        panel.title
-    ));
-    #[allow(clippy::cast_possible_truncation, reason = "exponents of times and sizes are small")]
-    let (decades, powers) = (y.low as i32..=y.high as i32, x.low.ceil() as i32..=x.high as i32);
-    for decade in decades {
-        let at = y.pixel(f64::from(decade));
-        text.push_str(&format!(
-            "<line class=\"grid\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
-            x.from,
-            x.to,
-            x.from - 6.0,
-            at + 4.0,
-            decade_label(decade)
-        ));
-    }
-    let first = *powers.start();
-    for power in powers.filter(|power| (power - first) % LABEL_STEP_LOG2 == 0 && *power > 0) {
-        let at = x.pixel(f64::from(power));
-        text.push_str(&format!(
-            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
-             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
-            y.to,
-            y.from,
-            y.from + 16.0,
-            size_text(1usize << power.clamp(0, 60))
-        ));
-    }
-    text.push_str(&format!(
-        "<rect class=\"frame\" x=\"{:.1}\" y=\"{:.1}\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
-        x.from, y.to
-    ));
+/// Returns the whole numbers in a range.
+fn whole_numbers((low, high): (f64, f64)) -> Vec<f64> {
+    std::iter::successors(Some(low.ceil()), |number| Some(number + 1.0))
+        .take_while(|number| *number <= high)
+        .collect()
+}
+
+/// Formats a power of two of bytes.
+#[allow(clippy::cast_possible_truncation, reason = "the exponent of a size is small")]
+#[allow(clippy::cast_sign_loss, reason = "only exponents above 0 have labels")]
+fn size_label(power: f64) -> String {
+    size_text(1usize << (power as u32).min(60))
 }
 
 /// Formats a power of ten of microseconds in a suitable unit.
-fn decade_label(decade: i32) -> String {
+#[allow(clippy::cast_possible_truncation, reason = "the exponent of a time is small")]
+fn decade_label(decade: f64) -> String {
+    let decade = decade as i32;
     match decade {
         ..0 => format!("{} ns", 10f64.powi(decade + 3)),
         0..3 => format!("{} µs", 10f64.powi(decade)),
@@ -204,53 +249,18 @@ fn decade_label(decade: i32) -> String {
     }
 }
 
-fn draw_line(text: &mut String, series: &PlotSeries, shape: usize, x: PlotAxis, y: PlotAxis) {
-    let mut points: Vec<(f64, f64)> = series
-        .points
-        .iter()
-        .map(|&(bytes, us)| (x.pixel(bytes.max(1.0).log2()), y.pixel(us.log10())))
-        .collect();
-    points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let coordinates: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    let marks: String = points.iter().map(|&point| marker_path(shape, point)).collect();
-    text.push_str(&format!(
-        "<g class=\"c{}\"><polyline class=\"line\" points=\"{}\"/>{marks}</g>\n",
-        series.colour % COLOURS,
-        coordinates.join(" ")
-    ));
-}
-
-/// Draws a marker: a circle, a square, a triangle up or down, a diamond, or a crossbar.
-fn marker_path(shape: usize, (x, y): (f64, f64)) -> String {
-    let path = match shape % 6 {
-        0 => return format!("<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"),
-        1 => "m-3,-3h6v6h-6z",
-        2 => "m0,-4l4,7h-8z",
-        3 => "m0,4l4,-7h-8z",
-        4 => "m0,-4l4,4l-4,4l-4,-4z",
-        _ => "m-4,-1h8v2h-8z",
+/// Returns the outline of a marker around the point (`x`, 0): an octagon, a square, a triangle up
+/// or down, a diamond, or a crossbar.
+fn marker_outline(shape: usize, x: i32) -> Vec<(i32, i32)> {
+    let outline: &[(i32, i32)] = match shape % 6 {
+        0 => &[(-1, -3), (1, -3), (3, -1), (3, 1), (1, 3), (-1, 3), (-3, 1), (-3, -1)],
+        1 => &[(-3, -3), (3, -3), (3, 3), (-3, 3)],
+        2 => &[(0, -4), (4, 3), (-4, 3)],
+        3 => &[(0, 4), (4, -3), (-4, -3)],
+        4 => &[(0, -4), (4, 0), (0, 4), (-4, 0)],
+        _ => &[(-4, -1), (4, -1), (4, 1), (-4, 1)],
     };
-    format!("<path class=\"mark\" d=\"M{x:.1},{y:.1}{path}\"/>")
-}
-
-fn draw_legend(text: &mut String, names: &[(String, usize)], width: f64) {
-    let (mut x, mut y) = (LEFT, TOP + HEIGHT + BOTTOM - 4.0);
-    for (shape, (name, colour)) in names.iter().enumerate() {
-        #[allow(clippy::cast_precision_loss, reason = "the length of a name is small")]
-        let needed = 30.0 + 7.0 * name.len() as f64;
-        if x + needed > width && x > LEFT {
-            (x, y) = (LEFT, y + LEGEND);
-        }
-        text.push_str(&format!(
-            "<g class=\"c{colour}\"><path class=\"line\" d=\"M{:.1},{y:.1}h20\"/>{}</g>\
-             <text x=\"{:.1}\" y=\"{:.1}\">{name}</text>\n",
-            x - 4.0,
-            marker_path(shape, (x + 6.0, y)),
-            x + 21.0,
-            y + 4.0
-        ));
-        x += needed;
-    }
+    outline.iter().map(|&(dx, dy)| (x + dx, dy)).collect()
 }
 
 #[cfg(test)]
@@ -269,46 +279,55 @@ mod tests {
         }
     }
 
+    /// Returns the points of the first line of a plot, in pixels.
+    fn first_line(svg: &str) -> Vec<(i32, i32)> {
+        // The line in the legend comes later.
+        let mut lines = svg.split("<polyline ").skip(1);
+        let line = lines.find(|it| it.contains("#0969DA")).unwrap();
+        let points = line.split_once("points=\"").unwrap().1.split('"').next().unwrap();
+        let pair = |text: &str| {
+            let (x, y) = text.split_once(',').unwrap();
+            (x.parse().unwrap(), y.parse().unwrap())
+        };
+        points.split_whitespace().map(pair).collect()
+    }
+
     #[test]
     fn points_are_placed_by_logarithm() {
-        let x = PlotAxis { low: 2.0, high: 12.0, from: 0.0, to: 100.0 };
-        assert_eq!([2.0, 7.0, 12.0].map(|power| x.pixel(power)), [0.0, 50.0, 100.0]);
-        let svg = svg("all_reduce", &[panel(&[(4096.0, 10.0), (4.0, 1.0)])]);
-        // From the lower left to the upper right corner of the frame, ordered by size.
-        let (bottom, right) = (TOP + HEIGHT, LEFT + WIDTH);
-        assert!(
-            svg.contains(&format!("points=\"{LEFT:.1},{bottom:.1} {right:.1},{TOP:.1}\"")),
-            "{svg}"
-        );
-        for label in ["4 B", "64 B", "1 KiB", "1 µs", "10 µs", ">mpich<", ">2 ranks<"] {
-            assert!(svg.contains(label), "{label}");
+        let svg = svg("all_reduce", &[panel(&[(4096.0, 100.0), (4.0, 1.0), (128.0, 10.0)])]);
+        let svg = svg.unwrap();
+        for label in ["4 B", "64 B", "1 KiB", "1 µs", "10 µs", "mpich", "2 ranks", "all_reduce"] {
+            assert!(svg.contains(&format!("\n{label}\n")), "{label}: {svg}");
         }
+        // Ordered by size, on a straight line.
+        let points = first_line(&svg);
+        assert_eq!(points.len(), 3, "{svg}");
+        let [(x0, y0), (x1, y1), (x2, y2)] = points[..] else { panic!("{points:?}") };
+        assert!(x0 < x1 && x1 < x2 && y0 > y1 && y1 > y2, "{points:?}");
+        assert!((x0 + x2 - 2 * x1).abs() <= 2 && (y0 + y2 - 2 * y1).abs() <= 2, "{points:?}");
     }
 
     #[test]
     fn plots_are_below_each_other_in_one_file() {
         let plots = [("all_reduce", vec![panel(&[(4.0, 1.0)])]), ("barrier", vec![])];
-        let column = svg_column(&plots);
-        let (_, first) = plot_size(&plots[0].1);
-        let (_, second) = plot_size(&plots[1].1);
-        assert!(column.contains(&format!("translate(0,{first:.0})")), "{column}");
-        assert!(column.contains(&format!("height=\"{:.0}\"", first + second)), "{column}");
+        let column = svg_column(&plots).unwrap();
+        assert!(column.contains(&format!("height=\"{}\"", 2 * PLOT_HEIGHT)), "{column}");
         assert_eq!(column.matches("<svg").count(), 1);
-        assert!(column.contains(">all_reduce<") && column.contains(">barrier<"), "{column}");
+        let positions = ["\nall_reduce\n", "\nbarrier\n"].map(|name| column.find(name).unwrap());
+        assert!(positions[0] < positions[1], "{column}");
     }
 
     #[test]
-    fn svg_elements_are_closed() {
+    fn every_plot_is_complete() {
         let panels = [panel(&[(4.0, 1.0), (64.0, 3000.0)]), panel(&[(0.0, 0.2)]), panel(&[])];
         for panels in [&panels[..], &panels[1..], &panels[2..], &[]] {
-            let svg = svg("barrier", panels);
-            assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count());
+            let svg = svg("barrier", panels).unwrap();
             assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
-            assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"));
+            assert!(svg.contains("<title>time over size</title>") && svg.ends_with("</svg>\n"));
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
-        assert_eq!(
-            [-1, 0, 2, 4, 6].map(decade_label),
-            ["100 ns", "1 µs", "100 µs", "10 ms", "1 s"]
-        );
+        let labels = [-1.0, 0.0, 2.0, 4.0, 6.0].map(decade_label);
+        assert_eq!(labels, ["100 ns", "1 µs", "100 µs", "10 ms", "1 s"]);
+        assert_eq!(whole_numbers((0.5, 3.0)), [1.0, 2.0, 3.0]);
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     }
     let mut bench = TrainingBenchmark::new(options)?;
     let outcome = bench.measure_all_workloads();
-    bench.progress.clear();
+    bench.progress.finish();
     let results = TrainingResults {
         command: Options::shareable_command_line(),
         machine: HostMachine::current(),
@@ -120,7 +120,7 @@ fn put_report(path: &Path, parts: &[TrainingResults]) -> Result<(), Failure> {
     let commands: Vec<String> = parts.iter().map(|part| part.command.clone()).collect();
     let plot = format!("{}/{PLOT}", report::PLOT_FOLDER);
     let text = table::markdown(&all, &commands, &first.machine, &plot);
-    report::write_plot(path, PLOT, &plot::svg(&all))?;
+    report::write_plot(path, PLOT, &plot::svg(&all)?)?;
     report::replace_report(path, &report::TRAINING_MARKERS, &text)
 }
 
@@ -181,11 +181,10 @@ impl<'a> TrainingBenchmark<'a> {
         ))?;
         for workload in workloads {
             let outcome = self.measure_workload(&workload);
-            self.progress.clear();
             if let Some(measured) =
                 self.workload_results.last().filter(|last| last.workload == workload)
             {
-                write_output(table::workload_text(measured))?;
+                self.progress.print_text(&table::workload_text(measured))?;
             }
             outcome?;
         }
@@ -256,8 +255,7 @@ impl<'a> TrainingBenchmark<'a> {
     /// Continues without a candidate that failed. Drops its runs, because a ratio needs the runs of
     /// both candidates in each pair.
     fn leave_out_candidate(&mut self, candidate: Candidate, failure: &Failure) {
-        self.progress.clear();
-        report_error(&format!(
+        self.progress.report_error(&format!(
             "{}\n  the measurement continues without this candidate",
             failure.message
         ));

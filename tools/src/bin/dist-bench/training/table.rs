@@ -5,20 +5,21 @@ use super::plan::{ComputeKind, Workload};
 use super::training_results::{CandidateResult, EXPOSED_LIMITS, LimitVerdict, WorkloadResult};
 use crate::machine::HostMachine;
 use crate::stats::MedianEstimate;
+use dist_terminal::{Alignment, text_table};
 use dist_tools::count_text;
 
-/// The columns: the title, and true if the column contains numbers.
-const COLUMNS: [(&str, bool); 10] = [
-    ("candidate", false),
-    ("local ms", true),
-    ("step ms", true),
-    ("exposed ms", true),
-    ("95 %", true),
-    ("min to max", true),
-    ("by torch", true),
-    ("by Horovod", true),
-    ("copied MiB", true),
-    ("peak MiB", true),
+/// The columns: the title and the alignment.
+const COLUMNS: [(&str, Alignment); 10] = [
+    ("candidate", Alignment::Left),
+    ("local ms", Alignment::Right),
+    ("step ms", Alignment::Right),
+    ("exposed ms", Alignment::Right),
+    ("95 %", Alignment::Right),
+    ("min to max", Alignment::Right),
+    ("by torch", Alignment::Right),
+    ("by Horovod", Alignment::Right),
+    ("copied MiB", Alignment::Right),
+    ("peak MiB", Alignment::Right),
 ];
 
 /// Formats the workload for users.
@@ -72,19 +73,9 @@ fn mib_text(bytes: u64) -> String {
 
 /// Formats the table for the terminal, and the verdicts below it.
 pub(super) fn workload_text(measured: &WorkloadResult) -> String {
-    const WIDTHS: [usize; 10] = [27, 9, 9, 11, 15, 16, 9, 11, 11, 9];
-    let row = |words: &[String]| {
-        let padded =
-            words.iter().zip(WIDTHS).zip(COLUMNS).map(|((word, width), (_, is_number))| {
-                if is_number { format!("{word:>width$}") } else { format!("{word:<width$}") }
-            });
-        padded.collect::<String>().trim_end().to_owned() + "\n"
-    };
+    let rows = measured_candidates(measured).map(|figures| row_cells(measured, figures));
     let mut text = format!("\n{}:\n", describe(&measured.workload));
-    text.push_str(&row(&COLUMNS.map(|(name, _)| name.to_owned())));
-    for figures in measured_candidates(measured) {
-        text.push_str(&row(&row_cells(measured, figures)));
-    }
+    text.push_str(&text_table(COLUMNS, rows));
     for verdict in measured.verdicts() {
         text.push_str(&verdict_text(&verdict));
         text.push('\n');
@@ -135,7 +126,10 @@ pub(super) fn markdown(
             count_text(measured.steps, "step")
         ));
         text.push_str(&format!("| {} |\n", COLUMNS.map(|(name, _)| name).join(" | ")));
-        let lines = COLUMNS.map(|(_, is_number)| if is_number { "---:" } else { "---" });
+        let lines = COLUMNS.map(|(_, alignment)| match alignment {
+            Alignment::Left => "---",
+            Alignment::Right => "---:",
+        });
         text.push_str(&format!("|{}|\n", lines.join("|")));
         for figures in measured_candidates(measured) {
             text.push_str(&format!("| {} |\n", row_cells(measured, figures).join(" | ")));
@@ -164,7 +158,7 @@ mod tests {
         let text = workload_text(&measured(&SHOWN));
         for part in [
             "\nmodel a (200 x 512 KiB), 2 ranks, sleep of 500 us per gradient:\n",
-            "libdist, arena                 120.0    123.0        3.0     3.0 to 3.1      3.0 to 3.1    0.061      0.303",
+            "\nlibdist, arena                 120.0    123.0         3.0    3.0 to 3.1    3.0 to 3.1     0.061       0.303",
             "libdist, arena: 0.061 (0.060 to 0.062) of torch DDP on Gloo; at most 0.10 is required: met\n",
             "of Horovod's scheme, Open MPI; at most 0.25 is required: missed\n",
         ] {

@@ -29,7 +29,7 @@ impl TraceFolder {
     fn merge(&self, inputs: &[&str]) -> Result<Value, Failure> {
         let output = self.path("merged.json");
         let inputs = inputs.iter().map(|input| self.path(input).into_os_string()).collect();
-        main(&TraceOptions { inputs, output: output.clone().into_os_string() })?;
+        main(&TraceOptions { inputs, output: output.clone().into_os_string(), json: false })?;
         Ok(serde_json::from_slice(&fs::read(output).unwrap()).unwrap())
     }
 

@@ -1,0 +1,5 @@
+/* ranks: 2
+ */
+#include <vector>
+
+#include "block.inc"
