@@ -13,6 +13,7 @@
     reason = "the rules for environment variables and threads apply to the library only"
 )]
 
+mod audit;
 mod bench_store;
 mod chaos;
 mod conformance;
@@ -123,6 +124,10 @@ cross [--only unit|programs|conformance]
                     build for aarch64, and run the unit tests, the C programs and the conformance suite
                     under qemu-user; needs a cross compiler, qemu-user and rustc's standard library for
                     aarch64
+audit [--offline] [--no-install]
+                    check the packages of all workspaces: licences and sources (deny.toml) with
+                    cargo-deny, and published weaknesses with cargo-deny and cargo-audit; install
+                    both first; --offline omits the weaknesses, whose database is on github.com
 bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                     compare libdist's store with torch's in alternating runs (10 pairs); --tcp
                     connects libdist's clients through TCP instead of its Unix socket, --quick
@@ -164,6 +169,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         None => ("help", arguments),
     };
     match command {
+        "audit" => audit::main(rest),
         "demo" => demo::main(rest),
         "docs" => docs::main(rest),
         "test" => test::main(rest),
