@@ -1961,8 +1961,9 @@ typedef struct dist_tensor_t {
  *   wrong, or if the call would block inside a completion callback; DIST_ERR_INVALID_HANDLE;
  *   DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the group's back end cannot do the call.
  *   A call with a work or inside a batch can have no effect for two more reasons:
- *   DIST_ERR_OUT_OF_MEMORY if 65536 works of the group are outstanding or the batch has 65536
- *   calls; DIST_ERR_SYSTEM if no thread can be started. A blocking call returns the following
+ *   DIST_ERR_OUT_OF_MEMORY if the batch has 65536 calls, or if 65536 works of the group are
+ *   outstanding until the deadline (the call waits, except inside a completion callback);
+ *   DIST_ERR_SYSTEM if no thread can be started. A blocking call returns the following
  *   errors; otherwise the work reports them: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
  *   DIST_ERR_MISMATCH, DIST_ERR_ABORTED; DIST_ERR_BACKEND if NCCL or a plug-in fails;
  *   DIST_ERR_OUT_OF_MEMORY if a rank lacks memory that the operation needs. After these errors

@@ -151,11 +151,38 @@ fn ranks_get_the_requested_secret() {
     assert_eq!(secret_source(&[(FD, "0")], &["--secret-file", file.path()]), named);
     assert_eq!(secret_source(&[(FD, "0")], &[]), "file= fd=some");
     assert_eq!(secret_source(&[(FILE, file.path()), (FD, "0")], &["--no-secret"]), "file= fd=");
-    // In a job of several nodes the other nodes could not know a generated secret, so there is none
-    // unless the user provides a file.
     let second = ["--nnodes", "2", "--node-rank", "1"];
-    assert_eq!(secret_source(&[], &second), "file= fd=");
     assert_eq!(secret_source(from_user, &second), named);
+    assert_eq!(secret_source(&[], &[&second[..], &["--no-secret"]].concat()), "file= fd=");
+}
+
+/// The other nodes could not know a secret that distrun makes.
+#[test]
+fn job_of_several_nodes_needs_a_secret_or_a_choice() {
+    for node in ["0", "1"] {
+        let ended = distrun(&[], &["--nnodes", "2", "--node-rank", node, "echo", "started"]);
+        assert_eq!((ended.status, ended.out.as_str()), (2, ""), "{}", ended.err);
+        for option in ["--secret-file", "--no-secret"] {
+            assert!(ended.err.contains(option), "{}", ended.err);
+        }
+    }
+}
+
+/// A program that a rank executes after `dist_init` cannot read the secret.
+#[test]
+fn executed_children_of_ranks_do_not_inherit_the_secret() {
+    let read = "shell cat /proc/self/fd/$DIST_STORE_SECRET_FD 2>/dev/null || echo closed";
+    let mut job = TestJob::new();
+    let mut launcher = Command::new(DISTRUN);
+    launcher.args(["--nproc-per-node", "2"]);
+    job.start_under("distrun", launcher, &format!("{read} # before\ninit\n{read}\nfinalize\n"));
+    let ended = job.finish();
+    for rank in ["0", "1"] {
+        // Until the rank has read the secret, a shell that starts the rank must pass it on.
+        assert_eq!(ended.report(rank, &format!("{read} # before")).message.trim_end().len(), 64);
+        assert_eq!(ended.report(rank, read).message.trim_end(), "closed");
+        ended.assert_all_succeeded(rank, 5);
+    }
 }
 
 #[test]

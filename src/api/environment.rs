@@ -165,6 +165,16 @@ pub fn job_secret() -> Result<Option<Secret>> {
     found.map(Some).context(|| format!("the store's secret, from {}", source.name))
 }
 
+/// Returns whether the environment says that the launcher's store has the job's secret. distrun and
+/// `dist_spawn` say so; the store of torchrun has no secret.
+///
+/// # Errors
+/// `InvalidArgument` if a variable is not UTF-8.
+pub fn launcher_has_secret() -> Result<bool> {
+    let is_set = |variable| config::read_text(variable).map(|value| value.is_some());
+    Ok(is_set(config::SECRET_FD)? || is_set(config::LAUNCHER_HAS_SECRET)?)
+}
+
 fn rendezvous_from_environment(identity: &RankAndSize) -> Result<RendezvousMethod> {
     if let Some(host) = config::read_text(config::MASTER_ADDR)? {
         let port = config::read_number(config::MASTER_PORT)?.unwrap_or(DEFAULT_PORT);

@@ -24,7 +24,7 @@ use crate::base::plural::Plural;
 use crate::base::sync::{lock, unpoisoned};
 use crate::security::{Secret, SecuritySetting};
 use crate::store::file::FileOptions;
-use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
+use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore, local_job};
 use crate::store::{HashStore, Store};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,10 +171,28 @@ fn make_world(options: InitOptions) -> Result<()> {
         global_ranks: None,
         job_secret: setup.job_secret.clone(),
     })?;
+    warn_of_open_job(&group);
     let WorldSetup { store, hosts_store, .. } = setup;
     let world = WorldState { group: Arc::new(group), store, hosts_store };
     drop(replace_world(Some(world)));
     Ok(())
+}
+
+/// Logs one line on rank 0 if the world spans several hosts and nothing protects the connections
+/// between its ranks.
+fn warn_of_open_job(world: &Group) {
+    let is_open = world.origin.security.setting() == SecuritySetting::None;
+    if world.rank() == 0 && world.host_count() > 1 && is_open {
+        crate::log!(
+            LogLevel::Warn,
+            "this job of {} hosts has no secret (or {}=none): each process that reaches its ports \
+             can read and change its data and end it; set {} on all ranks to a file with the same \
+             random bytes (distrun: --secret-file), see docs/security.md",
+            world.host_count(),
+            config::SECURITY.name,
+            config::SECRET_FILE.name
+        );
+    }
 }
 
 /// Leaves the world group. The time is bounded:
@@ -417,12 +435,34 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
                 secret: secret.clone(),
                 ..ClientOptions::default()
             };
+            if is_agent_hosted && let Some((store, secret)) = join_open_store(&client, deadline)? {
+                let (store, job_secret) = (Arc::new(store), Some(secret));
+                return Ok(WorldSetup { store, hosts_store: false, rank, size, job_secret });
+            }
             let server =
                 hosts.then(|| ServerOptions { bind, port, secret, ..ServerOptions::default() });
             (open_tcp(server, client, deadline)?, hosts)
         }
     };
     Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size, job_secret: None })
+}
+
+/// Joins the store of a launcher that knows no secrets, such as torchrun, although this process has
+/// one. Returns the store and the secret, which then protects the connections between ranks.
+/// Returns `None` if this process has no secret, or if the store has one.
+fn join_open_store(
+    client: &ClientOptions,
+    deadline: &Deadline,
+) -> Result<Option<(TcpStore, Secret)>> {
+    let Some(secret) = &client.secret else { return Ok(None) };
+    if environment::launcher_has_secret()? {
+        return Ok(None);
+    }
+    match open_tcp(None, ClientOptions { secret: None, ..client.clone() }, deadline) {
+        Ok(store) => Ok(Some((store, secret.clone()))),
+        Err(error) if error.kind() == ErrorKind::Auth => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns rank and world size: the options if set, else the values found in the URL or

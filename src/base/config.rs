@@ -63,6 +63,8 @@ variables! {
         "A file with the secret of the job's store, the same on all ranks; only its owner may have access (mode 0600).";
     SECRET_FD = "DIST_STORE_SECRET_FD", "distrun, dist_spawn", "none",
         "The number of an inherited descriptor of such a file, or of one in memory.";
+    LAUNCHER_HAS_SECRET = "DIST_STORE_HAS_SECRET", "distrun", "none",
+        "1 if the launcher's store has the secret of DIST_STORE_SECRET_FILE. torchrun's store has none; the secret then protects only the connections between ranks.";
     SECURITY = "DIST_SECURITY", "user", "auth with a secret, else none",
         "auth: both sides of each connection between ranks prove that they hold the job's secret. none: they do not, even with a secret. Equal on all ranks; see docs/security.md. (encrypt is reserved and refused.)";
     TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",

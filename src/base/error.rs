@@ -266,6 +266,16 @@ impl Error {
         }
     }
 
+    /// Creates the error for data of another rank that this rank cannot decode. `what` names the
+    /// data.
+    pub fn malformed_peer_data(rank: Rank, what: &str) -> Self {
+        let message = format!(
+            "{what} of rank {rank} cannot be decoded: rank {rank} has another build of libdist, or \
+             another process has changed the data in the store"
+        );
+        Self::new(ErrorKind::Mismatch, message).with_culprit(rank)
+    }
+
     /// Sets the culprit.
     #[must_use]
     pub fn with_culprit(mut self, rank: Rank) -> Self {

@@ -77,8 +77,8 @@ impl DescriptorHandler for RequestListener {
     }
 
     fn on_readable(&self) -> WatchAction {
-        match self.socket.accept() {
-            Ok((stream, _)) => start_answer(stream, self.text),
+        match unix::accept(&self.socket) {
+            Ok(stream) => start_answer(stream, self.text),
             Err(cause) if matches!(cause.kind(), Io::WouldBlock | Io::Interrupted) => {}
             Err(cause) if cause.kind() == Io::ConnectionAborted => {}
             Err(cause) => {
@@ -94,9 +94,7 @@ impl DescriptorHandler for RequestListener {
 
 /// Starts a thread that writes the text to a connection.
 fn start_answer(stream: UnixStream, text: fn() -> String) {
-    let is_permitted = unix::peer_credentials(&stream)
-        .is_ok_and(|(_, user)| user == host::uid() || user == ROOT_USER);
-    if !is_permitted || stream.set_nonblocking(true).is_err() {
+    if unix::check_peer_user(&stream).is_err() || stream.set_nonblocking(true).is_err() {
         return;
     }
     let Some(slot) = WriterSlot::take() else { return };
@@ -226,6 +224,17 @@ mod tests {
         assert_eq!(request(1).unwrap_err().kind(), ErrorKind::Auth);
         drop(socket);
         assert!(request(host::pid()).is_err());
+    }
+
+    #[test]
+    fn process_of_another_user_gets_no_text() {
+        let name = format!("libdist-request-test-{}", host::random_nonce().unwrap());
+        let _socket = RequestSocket::open_with_name(&name, || "secret".to_owned()).unwrap();
+        let connect = || unix::connect(&name).unwrap();
+        let Some(stranger) = unix::run_as_other_user(connect) else { return };
+        let error = read_text(&stranger, host::pid(), &Deadline::after_ms(20_000)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
+        assert!(error.message().contains("refused"), "{error}");
     }
 
     #[test]

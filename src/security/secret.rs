@@ -87,7 +87,8 @@ impl Secret {
 
     /// Reads the secret from the file behind an inherited descriptor. The read starts at offset 0
     /// and does not move the file position, so that many processes can share the descriptor.
-    /// Ignores one newline at the end of the file.
+    /// Ignores one newline at the end of the file. The descriptor stays open in this process, and
+    /// the programs that this process executes do not inherit it.
     ///
     /// # Errors
     /// `InvalidArgument` if the descriptor does not exist, or if its file is not a regular file, is

@@ -41,6 +41,18 @@ pub(super) fn from_new(fd: libc::c_int) -> io::Result<OwnedFd> {
     above_standard_streams(Ok(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
+/// Closes a descriptor of this process in each program that this process executes.
+///
+/// # Errors
+/// The error of the system, for example if the descriptor does not exist.
+pub(super) fn close_on_exec(fd: RawFd) -> io::Result<()> {
+    // SAFETY: F_SETFD takes an integer and touches no memory.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Creates a copy of a descriptor, above the standard streams. The number need not be an open
 /// descriptor.
 ///

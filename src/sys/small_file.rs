@@ -32,12 +32,25 @@ pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(text)
 }
 
-/// Opens a copy of a descriptor that this process has inherited. The original stays open.
+/// Reads a file of the kernel that may have bytes that are not text.
+///
+/// # Errors
+/// The error of the system.
+pub fn read_bytes(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    above_standard_streams(File::open(path))?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens a copy of a descriptor that this process has inherited. The original stays open in this
+/// process. The programs that this process executes do not inherit it.
 ///
 /// # Errors
 /// The error of the system, for example if the descriptor does not exist.
 pub fn from_inherited_fd(fd: RawFd) -> io::Result<File> {
-    descriptor::copy(fd).map(File::from)
+    let copy = descriptor::copy(fd)?;
+    descriptor::close_on_exec(fd)?;
+    Ok(File::from(copy))
 }
 
 /// Reads from the beginning of a file until `bytes` is full or the file ends; returns the number of

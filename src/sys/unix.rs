@@ -1,8 +1,12 @@
 //! Unix sockets in the abstract namespace, whose names leave no file. The functions also pass
-//! descriptors to the peer, and return the credentials of the peer.
+//! descriptors to the peer, and check the user of the peer.
+//!
+//! Any user of the host can connect to an abstract name, and can take a name before the library
+//! does. Both sides of a connection therefore call [`check_peer_user`] before they read or write.
 
 use super::descriptor::above_standard_streams;
-use crate::base::error::{Error, Result};
+use super::{host, small_file};
+use crate::base::error::{Error, ErrorKind, Result};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -68,6 +72,53 @@ pub fn peer_credentials(stream: &UnixStream) -> Result<(u32, u32)> {
         return Err(Error::system("SO_PEERCRED", std::io::Error::last_os_error()));
     }
     Ok((u32::try_from(credentials.pid).unwrap_or_default(), credentials.uid))
+}
+
+/// The user id of root.
+const ROOT_USER: u32 = 0;
+
+/// Checks that the process at the other end of a connection belongs to this user or to root. For
+/// the connecting side, this is the process that listens.
+///
+/// # Errors
+/// `Auth` with the other user; `System`.
+pub fn check_peer_user(stream: &UnixStream) -> Result<()> {
+    let (pid, user) = peer_credentials(stream)?;
+    if user == host::uid() || user == ROOT_USER {
+        return Ok(());
+    }
+    let message = format!(
+        "process {pid} at the other end of a Unix socket belongs to user {user}, and this process \
+         to user {}",
+        host::uid()
+    );
+    Err(Error::new(ErrorKind::Auth, message))
+}
+
+/// Returns the abstract names that begin with `prefix` and on which a process listens, from the
+/// kernel's list of Unix sockets. A process of any user may have such a name.
+///
+/// # Errors
+/// The error of the system, for example if `/proc` is not mounted.
+pub fn listening_names(prefix: &str) -> std::io::Result<Vec<String>> {
+    let list = small_file::read_bytes("/proc/net/unix")?;
+    Ok(parse_listening_names(&String::from_utf8_lossy(&list), prefix))
+}
+
+/// The bit in the flags of a Unix socket in `/proc/net/unix` that listens.
+const LISTENING_FLAG: u32 = 0x1_0000;
+
+/// Parses `/proc/net/unix`. Its columns are: address, references, protocol, flags, type, state,
+/// inode, path. The path of an abstract name begins with `@`.
+fn parse_listening_names(list: &str, prefix: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let columns: Vec<&str> = line.splitn(8, ' ').collect();
+        let flags = u32::from_str_radix(columns.get(3)?, 16).ok()?;
+        // The kernel pads the inode to five places, so its column may begin with blanks.
+        let (_, name) = line.split_once(" @")?;
+        (flags & LISTENING_FLAG != 0 && name.starts_with(prefix)).then(|| name.to_owned())
+    };
+    list.lines().filter_map(name).collect()
 }
 
 /// Sends bytes and, if `fd` is given, a descriptor. Returns the number of sent bytes.
@@ -197,10 +248,37 @@ fn take_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Runs a function on a thread that belongs to another user than this process, as an attacker on
+/// the same host. Returns `None` unless this process belongs to root.
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+pub fn run_as_other_user<T: Send>(action: impl FnOnce() -> T + Send) -> Option<T> {
+    /// A user without rights.
+    const OTHER_USER: libc::c_long = 65_534;
+    if host::uid() != ROOT_USER {
+        return None;
+    }
+    let change_user = || {
+        // SAFETY: the raw system call changes the user of the calling thread only.
+        unsafe { libc::syscall(libc::SYS_setresuid, OTHER_USER, OTHER_USER, OTHER_USER) }
+    };
+    let run = || {
+        assert_eq!(change_user(), 0);
+        action()
+    };
+    std::thread::scope(|scope| Some(scope.spawn(run).join().unwrap()))
+}
+
+/// Shortens the queue of a listener to one connection. The listener then belongs to the user of the
+/// calling thread.
+#[cfg(test)]
+pub fn shorten_queue(listener: &UnixListener) -> std::io::Result<()> {
+    socket2::SockRef::from(listener).listen(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::host;
     use std::fs::File;
     use std::io::Read as _;
     use std::os::fd::AsFd;
@@ -217,6 +295,42 @@ mod tests {
         File::from(fd.unwrap()).read_to_string(&mut text).unwrap();
         assert!(!text.is_empty());
         assert_eq!(peer_credentials(&a).unwrap(), (host::pid(), host::uid()));
+    }
+
+    #[test]
+    fn peers_of_another_user_are_refused_by_both_sides() {
+        let name = format!("libdist-test-{}", host::random_nonce().unwrap());
+        let listener = listen(&name).unwrap();
+        let own = connect(&name).unwrap();
+        check_peer_user(&own).unwrap();
+        check_peer_user(&accept(&listener).unwrap()).unwrap();
+        let other_name = format!("{name}-other");
+        let others = || (connect(&name).unwrap(), listen(&other_name).unwrap());
+        let Some((_client, _other_listener)) = run_as_other_user(others) else { return };
+        for stream in [accept(&listener).unwrap(), connect(&other_name).unwrap()] {
+            let error = check_peer_user(&stream).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Auth);
+            assert!(error.message().contains("user 65534"), "{error}");
+        }
+        // A process of another user accepts root.
+        let root = run_as_other_user(|| check_peer_user(&connect(&name).unwrap()));
+        root.unwrap().unwrap();
+    }
+
+    #[test]
+    fn only_listening_names_with_the_prefix_are_listed() {
+        let list = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 19263 @libdist-job-1\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 19264 @libdist-job-2\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01   263 @libdist-job-3 x\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 19265 /run/libdist-job-4\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 19266 @other\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 19267\n";
+        let expected = ["libdist-job-1", "libdist-job-3 x"];
+        assert_eq!(parse_listening_names(list, "libdist-job-"), expected);
+        let name = format!("libdist-test-{}", host::random_nonce().unwrap());
+        let _listener = listen(&name).unwrap();
+        assert_eq!(listening_names(&name).unwrap(), [name]);
     }
 
     #[test]

@@ -17,17 +17,25 @@
 //! 3. An owner that withdraws a buffer fails the domain, and then waits until the flag of each
 //!    writer is clear. A writer that sets its flag later sees the failure and does not write.
 //!
+//! The process id of a rank that has died may belong to another process. Before each chunk, the
+//! writer therefore reads the rank's *write cookie*, a random number whose address the rank has
+//! published ([`publish_write_cookie`]). Another process has other bytes there, and the writer does
+//! not write. The kernel cannot check and write in one call: a process that gets the id between the
+//! two calls, some microseconds later, is not detected.
+//!
 //! [`RankProgress::begin_remote_write`]: super::rank_progress::RankProgress::begin_remote_write
 
 use super::cma_bounce::{self, PAGE_BYTES, page_start};
+use super::exposure::cookie_words;
 use super::rank_progress::RemoteWritePurpose;
+use super::region::Region;
 use super::{PeerName, ReusePolicy, SharedDomain};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
-use crate::sys;
+use crate::sys::{self, host};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -127,12 +135,45 @@ pub fn cma_write(
             let what = "cannot write its memory with process_vm_writev (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
+        check_write_cookie(domain, to.rank)?;
         match cma_bounce::write_pieces(peer.pid, pieces).map_err(refused)? {
             0 => return Err(refused(std::io::ErrorKind::WriteZero.into())),
             more => done += more.min(part.len()),
         }
     }
     Ok(())
+}
+
+/// Publishes the cookie by which peers recognise the process of this rank before they write to its
+/// memory. Without it, no peer writes. Called when the rank joins a domain.
+///
+/// # Errors
+/// `System` if the system has no random numbers.
+pub fn publish_write_cookie(region: &Region, rank: Rank) -> Result<()> {
+    let cookie = host::process_nonce()?;
+    if let Some(address) = host::process_nonce_address() {
+        region.presence(rank).write_cookie.publish(address, cookie_words(&cookie));
+    }
+    Ok(())
+}
+
+/// Checks that the process with the process id of a rank is the rank's process.
+fn check_write_cookie(domain: &dyn SharedDomain, rank: Rank) -> Result<()> {
+    let peer = domain.peer(rank);
+    let failed = |what: &str, cause| Err(Error::system(format_args!("{peer}: {what}"), cause));
+    let Some((address, cookie)) = domain.region().presence(rank).write_cookie.get() else {
+        let cause = std::io::ErrorKind::NotFound.into();
+        return failed("it has published no cookie for writes to its memory", cause);
+    };
+    let mut found = Nonce::default();
+    match sys::cma::read(peer.pid, address, Dst::from(&mut found.0[..])) {
+        Ok(_) if cookie_words(&found) == cookie => Ok(()),
+        Ok(_) => {
+            let cause = std::io::ErrorKind::NotFound.into();
+            failed("another process has its process id, so its memory is not written", cause)
+        }
+        Err(cause) => failed("cannot check its process with process_vm_readv", cause),
+    }
 }
 
 /// Returns whether the kernel refused an access to the memory of another process: by a lack of
@@ -267,6 +308,7 @@ pub fn has_process_cookie(pid: u32, address: u64, cookie: &Nonce) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::error::ErrorKind;
     use crate::transport::{PeerName, RegionGeometry, ReusePolicy, inproc};
     use crate::wait::WaitPolicy;
 
@@ -308,6 +350,44 @@ mod tests {
         assert!(!has_process_cookie(std::process::id(), address, &Nonce([4; 16])));
     }
 
+    /// After the death of a rank, another process may get its process id.
+    #[test]
+    fn memory_of_a_process_without_the_cookie_is_not_written() {
+        if !can_cma_write() {
+            return;
+        }
+        let geometry =
+            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
+        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        let names = vec![name(0), name(1)];
+        let domain =
+            inproc::InprocDomain::join(Nonce([6; 16]), 0, 0, names, geometry, policy).unwrap();
+        let region = domain.region();
+        let (mut memory, bytes) = (vec![0_u8; 100], vec![7_u8; 100]);
+        let address = memory.as_mut_ptr().expose_provenance() as u64;
+        let target = CmaTarget { rank: 1, address, region_address: region.address() };
+        let write = || {
+            let from = Src::from(bytes.as_slice());
+            cma_write(&domain, RemoteWritePurpose::Collective, target, from)
+        };
+        // Rank 1 has not joined.
+        let error = write().unwrap_err();
+        assert!(error.message().contains("no cookie"), "{error}");
+        let other = Nonce([9; 16]);
+        let other_address = other.0.as_ptr().addr() as u64;
+        let published = &region.presence(1).write_cookie;
+        for (address, cookie) in [(other_address, Nonce([8; 16])), (16, other)] {
+            published.publish(address, cookie_words(&cookie));
+            let error = write().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::System, "{error}");
+            assert!(std::hint::black_box(&memory).iter().all(|&byte| byte == 0));
+        }
+        published.publish(other_address, cookie_words(&other));
+        write().unwrap();
+        assert_eq!(std::hint::black_box(&memory), &bytes);
+    }
+
     #[test]
     fn remote_write_flag_is_cleared_by_the_last_bytes() {
         if !can_cma_write() {
@@ -325,6 +405,7 @@ mod tests {
         let bytes = vec![7_u8; WRITE_CHUNK_BYTES + 2];
         let address = memory.as_mut_ptr().expose_provenance() as u64;
         let target = CmaTarget { rank: 1, address, region_address: domain.region().address() };
+        publish_write_cookie(domain.region(), 1).unwrap();
         let word = target.region_address
             + domain.region().remote_write_offset(0, RemoteWritePurpose::Collective);
         cma_write(&domain, RemoteWritePurpose::Collective, target, Src::from(bytes.as_slice()))

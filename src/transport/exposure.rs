@@ -33,6 +33,7 @@
 //! that was stopped by SIGSTOP, is still in its read. Such a reader checks for a failure after its
 //! last read. It then finds that the group has failed, and does not report success.
 
+use crate::base::ids::Nonce;
 use crate::base::sync::{AtomicU64, Ordering};
 
 /// The number of buffers that a rank can expose at the same time. A model needs only a few.
@@ -52,6 +53,29 @@ pub struct ProcessCookie {
     /// The address of the cookie in the memory of its process; 0 until it is published.
     address: AtomicU64,
     cookie: [AtomicU64; 2],
+}
+
+impl ProcessCookie {
+    /// Publishes the address and the value of the cookie.
+    pub fn publish(&self, address: u64, cookie: [u64; 2]) {
+        for (cell, word) in self.cookie.iter().zip(cookie) {
+            cell.store(word, Ordering::Relaxed);
+        }
+        self.address.store(address, Ordering::Release);
+    }
+
+    /// Returns the address and the value of the cookie, or `None` if they are not published.
+    pub fn get(&self) -> Option<(u64, [u64; 2])> {
+        let address = self.address.load(Ordering::Acquire);
+        let cookie = std::array::from_fn(|i| self.cookie[i].load(Ordering::Relaxed));
+        (address != 0).then_some((address, cookie))
+    }
+}
+
+/// Returns a process cookie as two words.
+pub fn cookie_words(nonce: &Nonce) -> [u64; 2] {
+    let words = nonce.0.as_chunks().0;
+    [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]
 }
 
 /// The words of one rank's exposure slots. Zeroed words are free slots.
@@ -78,18 +102,13 @@ pub struct ExposureTable<'a> {
 impl<'a> ExposureTable<'a> {
     /// Publishes the address and the value of the owner's cookie.
     pub fn publish_cookie(&self, address: u64, cookie: [u64; 2]) {
-        for (cell, word) in self.cookie.cookie.iter().zip(cookie) {
-            cell.store(word, Ordering::Relaxed);
-        }
-        self.cookie.address.store(address, Ordering::Release);
+        self.cookie.publish(address, cookie);
     }
 
     /// Returns the address and the value of the owner's cookie, or `None` if they are not
     /// published.
     pub fn cookie(&self) -> Option<(u64, [u64; 2])> {
-        let address = self.cookie.address.load(Ordering::Acquire);
-        let cookie = std::array::from_fn(|i| self.cookie.cookie[i].load(Ordering::Relaxed));
-        (address != 0).then_some((address, cookie))
+        self.cookie.get()
     }
 
     /// Exposes the buffer of message `number`. Called by the owner, which never uses a number

@@ -27,6 +27,9 @@ pub struct RankPresence {
     last_core: AtomicU64,
     /// The cookie by which readers of exposed buffers recognise the rank's process.
     pub(super) cookie: ProcessCookie,
+    /// The cookie by which writers to the rank's memory recognise the rank's process. It is
+    /// published when the rank joins, and stays valid while the process lives.
+    pub(super) write_cookie: ProcessCookie,
 }
 
 impl RankPresence {

@@ -6,7 +6,7 @@ use crate::sys::poll::{self, Interest, PollEvents, PollSet, Poller};
 use crate::sys::unix;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Waits until the descriptor is ready; returns false if the deadline passed first.
@@ -81,31 +81,6 @@ fn closed_error() -> Error {
     Error::new(ErrorKind::Connection, "the peer closed the connection")
 }
 
-/// Accepts one connection.
-///
-/// # Errors
-/// `Timeout`, `Connection`.
-pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream> {
-    loop {
-        match unix::accept(listener) {
-            Ok(stream) => {
-                stream.set_nonblocking(true).map_err(broken_error)?;
-                return Ok(stream);
-            }
-            // After a shutdown the listener is always ready, but no connection arrives.
-            Err(_) if poll::has_hung_up(listener.as_fd()) => {
-                let message = "the listening socket was shut down";
-                return Err(Error::new(ErrorKind::Connection, message));
-            }
-            Err(cause) if cause.kind() == Io::WouldBlock => {
-                wait_until_ready(listener.as_fd(), Interest::READ, deadline)?;
-            }
-            Err(cause) if cause.kind() == Io::Interrupted => {}
-            Err(cause) => return Err(Error::connection("accepting a connection", cause)),
-        }
-    }
-}
-
 /// Writes all bytes. If there is a descriptor, sends it with the first bytes.
 ///
 /// # Errors
@@ -132,37 +107,26 @@ pub fn write_all(
     Ok(())
 }
 
-/// Fills the buffer.
+/// Fills the buffer. Returns the first descriptor that the peer sends with the bytes.
 ///
 /// # Errors
 /// `Timeout`, `Connection`.
-pub fn read_exact(stream: &UnixStream, bytes: &mut [u8], deadline: &Deadline) -> Result<()> {
-    let mut filled = 0;
+pub fn read_exact_with_descriptor(
+    stream: &UnixStream,
+    bytes: &mut [u8],
+    deadline: &Deadline,
+) -> Result<Option<OwnedFd>> {
+    let (mut filled, mut descriptor) = (0, None);
     while filled < bytes.len() {
         match receive(stream, &mut bytes[filled..], deadline)? {
             (0, _) => return Err(closed_error()),
-            (got, _) => filled += got,
+            (got, received) => {
+                filled += got;
+                descriptor = descriptor.or(received);
+            }
         }
     }
-    Ok(())
-}
-
-/// Reads one byte and the descriptor that the peer sends with it. The byte must be `tag`.
-///
-/// # Errors
-/// `Timeout`, `Connection`.
-pub fn read_descriptor(stream: &UnixStream, tag: u8, deadline: &Deadline) -> Result<OwnedFd> {
-    let mut byte = [0];
-    match receive(stream, &mut byte, deadline)? {
-        (0, _) => Err(closed_error()),
-        (_, Some(descriptor)) if byte[0] == tag => Ok(descriptor),
-        (_, None) if byte[0] == tag => {
-            let message = "the peer sent a descriptor, but this process did not receive it: it may have reached its \
-                           limit of open descriptors (ulimit -n)";
-            Err(Error::new(ErrorKind::System, message))
-        }
-        _ => Err(Error::new(ErrorKind::Connection, "the peer sent an unexpected byte")),
-    }
+    Ok(descriptor)
 }
 
 fn receive(
@@ -185,22 +149,11 @@ fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::host;
     use std::net::TcpListener;
 
     /// Shuts down a socket, as other code of the process may do with its descriptor.
     fn shut_down(socket: &impl AsFd) {
         socket2::SockRef::from(socket).shutdown(std::net::Shutdown::Both).unwrap();
-    }
-
-    #[test]
-    fn accept_fails_on_a_shut_down_socket() {
-        let listener = unix::listen(&format!("libdist-{}", host::random_nonce().unwrap())).unwrap();
-        let error = accept(&listener, &Deadline::after_ms(1)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout);
-        shut_down(&listener);
-        let error = accept(&listener, &Deadline::never()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Connection);
     }
 
     #[test]

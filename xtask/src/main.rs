@@ -13,6 +13,7 @@
     reason = "the rules for environment variables and threads apply to the library only"
 )]
 
+mod audit;
 mod bench_store;
 mod chaos;
 mod conformance;
@@ -126,6 +127,10 @@ cross [--only emulator|unit|programs|conformance] [--write]
                     in the list of exceptions, or if a listed test passes or does not exist; --write
                     writes the results into docs/aarch64.md; needs a cross compiler, qemu-user and
                     rustc's standard library for aarch64
+audit [--offline] [--no-install]
+                    check the packages of all workspaces: licences and sources (deny.toml) with
+                    cargo-deny, and published weaknesses with cargo-deny and cargo-audit; install
+                    both first; --offline omits the weaknesses, whose database is on github.com
 bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
                     compare libdist's store with torch's in alternating runs (10 pairs); --tcp
                     connects libdist's clients through TCP instead of its Unix socket, --quick
@@ -171,6 +176,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         None => ("help", arguments),
     };
     match command {
+        "audit" => audit::main(rest),
         "demo" => demo::main(rest),
         "docs" => docs::main(rest),
         "test" => test::main(rest),

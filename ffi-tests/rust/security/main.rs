@@ -8,7 +8,9 @@
 mod floods;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod local_users;
 mod man_in_the_middle;
+mod open_jobs;
 mod settings;
 mod strangers;
 #[path = "../worker/mod.rs"]

@@ -37,6 +37,7 @@
 //! | `many COUNT RANKS` | creates COUNT subgroups of the world group and keeps them |
 //! | `new NAME RANKS` (`members=yes`) | creates a subgroup; message: its global ranks |
 //! | `shrink NAME` (`timeout_ms=`) | creates a group of survivors; message: its global ranks |
+//! | `shell SCRIPT` | executes a shell; message: its output |
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
 //! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP; see [`RawTraffic`] |
 //! | `bind ADDRESS`, `datagrams ADDRESS COUNT`, `receive COUNT` | UDP; see there |
@@ -65,6 +66,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Environment variable with the job's folder; its presence makes a process a worker.
@@ -211,6 +213,7 @@ impl Worker {
                 MessageCall::new(words.clone(), self.group(words)).call_and_check()
             }
             "fork_sleeper" => fork_sleeper(),
+            "shell" => run_shell(words.rest()),
             "debug" => library::set_debug_level(words.at(0).parse().unwrap()),
             "leaks" => self.check_leaks(),
             "nap" => sleep_ms(words.at(0).parse().unwrap()),
@@ -424,6 +427,12 @@ fn limit_file_size(bytes: u64) -> CommandOutcome {
     // SAFETY: the call reads one structure, which is on this stack.
     let status = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
     (status, String::new())
+}
+
+/// Executes a shell with a script, and returns its output.
+fn run_shell(script: &str) -> CommandOutcome {
+    let output = Command::new("sh").args(["-c", script]).output().unwrap();
+    (0, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Forks a child that keeps every descriptor and sleeps until it is killed; it does not exec.

@@ -187,11 +187,19 @@ fn panic_in_a_blocking_call_fails_the_group() {
 fn too_many_outstanding_works_are_refused() {
     let (group, fake) = FakeBackend::group("many", false);
     (0..MAX_WORKS).for_each(|_| drop(issue_barrier(&group)));
-    let refused = group.issue(Call::barrier(), CallOptions::default());
+    let options = CallOptions { timeout_ms: 20, ..CallOptions::default() };
+    let refused = group.issue(Call::barrier(), options);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::OutOfMemory);
-    fake.open_gate();
+    // The next call waits until a work has ended, so a faster rank refuses no call.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| issue_barrier(&group));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiting.is_finished());
+        fake.open_gate();
+        assert_eq!(waiting.join().unwrap().wait(&long_deadline()), Ok(WorkProgress::Done));
+    });
     assert!(group.wait_for_works(&long_deadline()));
-    assert_eq!(fake.executed().len() as u64, MAX_WORKS);
+    assert_eq!(fake.executed().len() as u64, MAX_WORKS + 1);
     assert_eq!(issue_barrier(&group).wait(&long_deadline()), Ok(WorkProgress::Done));
 }
 

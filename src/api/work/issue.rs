@@ -52,8 +52,8 @@ crate::base::trait_object_debug::impl_debug_of_objects!(OperationTask);
 /// Puts a task into its group's queue.
 ///
 /// # Errors
-/// `OutOfMemory` if too many works are outstanding; `System` if no worker thread can be started. On
-/// error, the task was not issued.
+/// `OutOfMemory` if too many works are outstanding until the deadline; `System` if no worker thread
+/// can be started. On error, the task was not issued.
 pub(in crate::api) fn enqueue_task<T: OperationTask>(
     group: Arc<Group>,
     deadline: Deadline,
@@ -61,12 +61,7 @@ pub(in crate::api) fn enqueue_task<T: OperationTask>(
 ) -> Result<()> {
     let queue = Arc::clone(&group.queue);
     let works = task.works().len();
-    for begun in 0..works {
-        if let Err(error) = queue.begin_work() {
-            (0..begun).for_each(|_| queue.end_work());
-            return Err(error);
-        }
-    }
+    queue.begin_works_within(works as u64, &deadline)?;
     let enqueued = queue.enqueue(task.operation_count(), |ticket| {
         let descriptor = task.descriptor(ticket.sequence());
         task.works().iter().for_each(|work| work.mark_issued(ticket.sequence(), deadline));

@@ -6,6 +6,9 @@ mod cores;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod fast_path_tests;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod malformed_peer_tests;
 mod memory_sharing;
 pub mod open_domains;
 #[cfg(test)]
@@ -295,5 +298,5 @@ fn misplaced_algorithm(algorithm: &Algorithm) -> Error {
 
 /// Returns the error for a peer info that cannot be decoded.
 fn malformed_peer_info(rank: usize) -> Error {
-    Error::internal(format!("the peer info of rank {rank} cannot be decoded"))
+    Error::malformed_peer_data(rank, "the peer info")
 }

@@ -126,7 +126,7 @@ pub(super) fn create(
         if context.rank == 0 { create_unique_id(library, &device)?.0.to_vec() } else { Vec::new() };
     let ids = exchange.all_gather("nccl-id", &mine, &check_cancelled)?;
     let id = ids.first().and_then(|id| id.as_slice().try_into().ok()).map(NcclUniqueId);
-    let id = id.ok_or_else(|| Error::internal("rank 0 sent no NCCL unique id"))?;
+    let id = id.ok_or_else(|| Error::malformed_peer_data(0, "the NCCL unique id"))?;
     let (rank, size) = (context.rank, context.size);
     let init_params = CommInitParams {
         id,

@@ -5,8 +5,8 @@ use super::unix_socket;
 use crate::base::log::LogLevel;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::security::Secret;
+use crate::sys::socket;
 use crate::sys::stream::SocketStream;
-use crate::sys::{socket, unix};
 use crate::wait;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -161,8 +161,7 @@ impl StoreListener {
                 Ok((SocketStream::from_tcp(stream)?, ClientName::Address(address)))
             }
             Self::Unix(listener) => {
-                let stream = unix::accept(listener)?;
-                let pid = unix::peer_credentials(&stream).map_or(0, |(pid, _)| pid);
+                let (stream, pid) = unix_socket::accept(listener)?;
                 Ok((SocketStream::from_unix(stream)?, ClientName::Process(pid)))
             }
         }

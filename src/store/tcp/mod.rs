@@ -14,6 +14,8 @@
 //! On one host, both sides use a Unix socket (`unix_socket`) with the same bytes. A store may have
 //! a secret (`secret`). Before the first request, both sides then prove to each other that they
 //! hold the secret ([`handshake`]).
+//!
+//! [`local_job`] is the store of a job on one host whose launcher gives no address.
 
 mod capabilities;
 mod client;
@@ -31,6 +33,8 @@ pub mod handshake;
 mod key_encoding;
 mod listener;
 pub mod local_job;
+mod local_job_search;
+mod local_job_service;
 pub mod proto;
 mod request_failure;
 mod request_handler;

@@ -7,16 +7,15 @@
 //! not connect over TCP.
 //!
 //! A client uses the Unix socket under two conditions. The TCP address must belong to the client's
-//! host. The kernel must report that the listener runs as the client's own user or as root, so that
-//! no other user can impersonate the server.
+//! host. The kernel must report that the listener belongs to the client's own user, so that no
+//! other user can impersonate the server. The server closes the connections of other users, except
+//! those of root. Clients of other users use TCP.
 
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, socket, unix};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::net::UnixListener;
-
-/// The user id of root.
-const ROOT_UID: u32 = 0;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 /// Opens the Unix socket for a TCP address of the server. Returns `None` if the name is in use.
 /// Clients then use TCP.
@@ -45,11 +44,25 @@ pub(super) fn connect(address: SocketAddr) -> Option<SocketStream> {
         let connect_at = |ip| unix::connect(&socket_name(SocketAddr::new(ip, address.port()))).ok();
         wildcard_addresses.into_iter().find_map(connect_at)
     })?;
-    let (_, uid) = unix::peer_credentials(&stream).ok()?;
-    if uid != host::uid() && uid != ROOT_UID {
+    // A server of root accepts no client of another user, so the rule is stricter than that of
+    // [`unix::check_peer_user`].
+    let (_, user) = unix::peer_credentials(&stream).ok()?;
+    if user != host::uid() {
         return None;
     }
     SocketStream::from_unix(stream).ok()
+}
+
+/// Accepts a client, and returns its process ID.
+///
+/// # Errors
+/// The system error, including `WouldBlock`; `PermissionDenied` for a process of another user.
+pub(super) fn accept(listener: &UnixListener) -> io::Result<(UnixStream, u32)> {
+    let stream = unix::accept(listener)?;
+    unix::check_peer_user(&stream)
+        .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error.to_string()))?;
+    let pid = unix::peer_credentials(&stream).map_or(0, |(pid, _)| pid);
+    Ok((stream, pid))
 }
 
 fn socket_name(address: SocketAddr) -> String {

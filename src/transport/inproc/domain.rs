@@ -8,7 +8,7 @@ use crate::base::ids::{GroupId, Rank};
 use crate::base::sync::lock;
 use crate::transport::heartbeat::ActivityFn;
 use crate::transport::region::{Region, RegionGeometry};
-use crate::transport::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain};
+use crate::transport::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain, cma};
 use crate::wait::WaitPolicy;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,6 +65,10 @@ impl InprocDomain {
             return Err(Error::new(ErrorKind::Mismatch, message));
         }
         let region = Region::new(geometry, Box::new(Arc::clone(&hub.heap)))?;
+        // A model of loom needs no writes by CMA, and each store makes it larger.
+        if !cfg!(loom) {
+            cma::publish_write_cookie(&region, rank)?;
+        }
         Ok(Self { region, hub, rank, peers, wait_policy, group, activity: None })
     }
 

@@ -11,7 +11,7 @@
 
 use crate::base::ids::Nonce;
 use crate::transport::SharedDomain;
-use crate::transport::exposure::{EXPOSURE_SLOT_COUNT, ExposureTable};
+use crate::transport::exposure::{EXPOSURE_SLOT_COUNT, ExposureTable, cookie_words};
 use std::sync::Arc;
 
 /// The exposed buffers of this rank.
@@ -64,12 +64,6 @@ impl OwnExposedBuffers {
         self.table().release_slot(slot);
         self.free_slots.release(slot);
     }
-}
-
-/// Returns a process cookie as two words.
-pub(super) fn cookie_words(nonce: &Nonce) -> [u64; 2] {
-    let words = nonce.0.as_chunks().0;
-    [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]
 }
 
 /// The free slots of an exposure table.

@@ -17,7 +17,6 @@
 //! A get itself changes only the RTS and the receive of its message. [`GetStep`] tells the caller
 //! what else to do.
 
-use super::exposed_buffers::cookie_words;
 use super::frame::{ExposedBuffer, MessageFrame};
 use super::outstanding::{OutstandingReceive, ReceiveStage};
 use super::puts::MIN_SPLIT_BYTES;
@@ -28,6 +27,7 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::sys::cma::is_refusal;
+use crate::transport::exposure::cookie_words;
 use crate::transport::{SharedDomain, arena, cma, cma_bounce};
 use std::collections::VecDeque;
 use std::sync::Arc;

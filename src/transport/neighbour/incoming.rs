@@ -5,7 +5,6 @@
 //! connection that sends no hello within [`HELLO_TIMEOUT`].
 
 use super::frame::{ConnectionHello, HELLO_BYTES, ProcessAddress, SurvivorHello};
-use super::link::check_user;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
 use crate::base::log::LogLevel;
@@ -264,11 +263,10 @@ struct HelloHandler {
 /// Returns true if the process at the other end of a connection belongs to this user or to root.
 /// Writes a log line if not.
 fn is_of_trusted_user(stream: &UnixStream) -> bool {
-    let checked = unix::peer_credentials(stream).and_then(|(_, uid)| check_user(uid));
     let log_refusal = |error: &Error| {
         crate::log!(LogLevel::Warn, "dropped an unexpected connection: {error}");
     };
-    checked.inspect_err(log_refusal).is_ok()
+    unix::check_peer_user(stream).inspect_err(log_refusal).is_ok()
 }
 
 impl DescriptorHandler for HelloHandler {

@@ -25,6 +25,9 @@ mod frame;
 mod incoming;
 mod link;
 mod member;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod other_user_tests;
 mod registry;
 mod survivors;
 

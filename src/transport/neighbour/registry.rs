@@ -428,12 +428,13 @@ impl DescriptorHandler for LinkHandler {
     }
 }
 
-/// Connects to the registry with this name.
+/// Connects to the registry with this name. Checks the user of the listening process, because
+/// another user may have taken the name after the process with the registry has ended.
 fn connect(process: Nonce, deadline: &Deadline) -> Result<UnixStream> {
     let name = ProcessAddress::socket_name(process);
     loop {
         match unix::connect(&name) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => return unix::check_peer_user(&stream).map(|()| stream),
             // The listen queue of the neighbour is full. The neighbour empties it when it accepts
             // connections, so try again.
             Err(cause) if cause.kind() == Io::WouldBlock && !deadline.has_passed() => {

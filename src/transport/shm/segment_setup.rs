@@ -27,7 +27,7 @@ use crate::transport::neighbour::{
     FrameKind, NeighbourLink, NeighbourMember, PeerRoute, ProcessAddress, SetupLoss, SetupPeer,
 };
 use crate::transport::region::{Region, RegionGeometry};
-use crate::transport::{HeartbeatConfig, PeerName};
+use crate::transport::{HeartbeatConfig, PeerName, cma};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, pause, wait_until};
 use std::cell::RefCell;
@@ -269,6 +269,7 @@ impl SegmentSetup<'_> {
     /// members, and then checks their marks.
     fn send_segment(&self, region: &Region, segment: &OwnedFd) -> Result<()> {
         region.presence(0).write_nonce(presence_mark(&self.config.members[0]));
+        cma::publish_write_cookie(region, 0)?;
         for (index, peer) in &self.peers {
             self.send_descriptor(*index, peer, segment)?;
         }
@@ -321,6 +322,7 @@ impl SegmentSetup<'_> {
         let me = self.config.me;
         self.check_presence_mark(region, 0)?;
         region.presence(me).write_nonce(presence_mark(&self.config.members[me]));
+        cma::publish_write_cookie(region, me)?;
         let (index, creator) = self.creator()?;
         self.member.send(&creator.route, FrameKind::Mapped, creator.rank, None).map_err(|cause| {
             let name = self.name(*index);

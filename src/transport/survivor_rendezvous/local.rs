@@ -13,7 +13,7 @@ use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::sys::poll::Interest;
 use crate::sys::stream::SocketStream;
-use crate::sys::{host, unix};
+use crate::sys::unix;
 use crate::transport::neighbour::{
     NeighbourMember, ProcessAddress, SURVIVOR_ACCEPTED, SurvivorHello,
 };
@@ -21,7 +21,6 @@ use crate::wait::io;
 use std::cell::RefCell;
 use std::io::ErrorKind as Io;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,18 +58,6 @@ impl SurvivorGroup<'_> {
         let from = hello.from;
         from < self.members.len() && from != self.me && *hello == self.hello(from, self.me)
     }
-}
-
-/// Checks that the peer process belongs to this user or to root.
-fn check_peer_user(stream: &UnixStream) -> Result<()> {
-    let (_, uid) = unix::peer_credentials(stream)?;
-    if uid == host::uid() || uid == 0 {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Auth,
-        format!("the peer process belongs to user {uid}, and this process to user {}", host::uid()),
-    ))
 }
 
 /// Returns the connections whose hello is valid, each with the rank that sent the hello.
@@ -148,7 +135,7 @@ impl LocalConnect {
                 return Err(Error::connection("cannot connect to its Unix socket", cause));
             }
         };
-        if let Err(error) = check_peer_user(&stream) {
+        if let Err(error) = unix::check_peer_user(&stream) {
             // The peer has closed its socket, and then a process of another user has bound the
             // name.
             return Err(Error::new(ErrorKind::NotFound, error.message()));
@@ -158,5 +145,27 @@ impl LocalConnect {
         // reports the end.
         drop(stream.send(&self.hello.encode()));
         Ok(Some(stream))
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::sys::host;
+    use std::io::Read as _;
+
+    #[test]
+    fn socket_of_another_user_gets_no_hello() {
+        let process = host::random_nonce().unwrap();
+        let name = ProcessAddress::socket_name(process);
+        let Some(squatter) = unix::run_as_other_user(|| unix::listen(&name).unwrap()) else {
+            return;
+        };
+        let group = Nonce([1; 16]);
+        let hello = SurvivorHello { group, from_nonce: group, to_nonce: group, from: 1, to: 0 };
+        let error = LocalConnect::new(process, hello).poll().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert_eq!(unix::accept(&squatter).unwrap().read(&mut [0; 64]).unwrap(), 0);
     }
 }

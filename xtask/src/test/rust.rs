@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
+const AUDIT_LIMIT: Duration = Duration::from_secs(900);
 const SECOND_TARGET: &str = "aarch64-unknown-linux-gnu";
 
 pub(super) fn run(report: &mut CheckReport, may_install: bool) {
@@ -35,9 +36,8 @@ pub(super) fn run(report: &mut CheckReport, may_install: bool) {
         None => Ok(PASSED),
         Some(reason) => Ok(CheckVerdict::Skipped(reason)),
     });
-    report.run_check("dependencies", || {
-        run_component("deny", &["deny", "check", "licenses", "bans", "sources"])
-    });
+    report.run_check("dependencies", || run_audit(crate::audit::installed_policy_checks()));
+    report.run_check("advisories", || run_audit(crate::audit::installed_advisory_checks()));
     report.run_check("aarch64 compiles", check_second_target);
 }
 
@@ -58,12 +58,19 @@ fn run_component(name: &str, arguments: &[&str]) -> CheckResult {
     if !has_subcommand(name) {
         let remedy = match name {
             "fmt" => "rustup component add rustfmt",
-            "clippy" => "rustup component add clippy",
-            _ => "cargo install --locked cargo-deny",
+            _ => "rustup component add clippy",
         };
         return Ok(CheckVerdict::Skipped(format!("cargo {name} is not installed (`{remedy}`)")));
     }
     run_as_one_test(&mut cargo(arguments))
+}
+
+/// Runs the commands of an audit, or skips them for the reason that they cannot run.
+fn run_audit(commands: Result<Vec<Command>, String>) -> CheckResult {
+    match commands {
+        Ok(commands) => run::run_all(commands, AUDIT_LIMIT).map(|_| PASSED),
+        Err(reason) => Ok(CheckVerdict::Skipped(reason)),
+    }
 }
 
 fn has_subcommand(name: &str) -> bool {

@@ -191,12 +191,12 @@ fn exchange_records(
         key,
     };
     let (bytes, sequence) = gather_records(group, &record.encode(), deadline)?;
-    let unreadable = || Error::internal("the definitions of a new group cannot be decoded");
-    let records: Vec<DefinitionRecord> = bytes
-        .chunks_exact(RECORD_BYTES)
-        .map(DefinitionRecord::decode)
-        .collect::<Option<_>>()
-        .ok_or_else(unreadable)?;
+    let decode = |(rank, bytes)| {
+        let unreadable = || Error::malformed_peer_data(rank, "the definition of a new group");
+        DefinitionRecord::decode(bytes).ok_or_else(unreadable)
+    };
+    let records: Vec<DefinitionRecord> =
+        bytes.chunks_exact(RECORD_BYTES).enumerate().map(decode).collect::<Result<_>>()?;
     if is_unanimous(&records) {
         return Ok((records, sequence));
     }
@@ -281,10 +281,11 @@ fn conflict_error(
     let all = exchange
         .all_gather("definition", &mine, &|| None)
         .inspect_err(|error| exchange.publish_failure(error))?;
-    let definitions: Option<Vec<_>> =
-        holders.iter().map(|ranks| GroupDefinition::decode(all.get(ranks[0])?)).collect();
-    let definitions = definitions
-        .ok_or_else(|| Error::internal("a definition of a new group cannot be decoded"))?;
+    let decode = |ranks: &Vec<Rank>| {
+        let unreadable = || Error::malformed_peer_data(ranks[0], "the definition of a new group");
+        all.get(ranks[0]).and_then(|bytes| GroupDefinition::decode(bytes)).ok_or_else(unreadable)
+    };
+    let definitions: Vec<_> = holders.iter().map(decode).collect::<Result<_>>()?;
     let different: Vec<_> = holders.into_iter().zip(&definitions).collect();
     Ok(grouped_conflict_error(group.name(), &different, more))
 }

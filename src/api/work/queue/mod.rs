@@ -55,9 +55,11 @@
 mod enqueued_messages;
 mod issue_counter;
 mod job;
+mod outstanding_works;
 mod turns;
 
 pub use job::{ClaimedJob, QueueJob};
+pub use outstanding_works::MAX_WORKS;
 pub use turns::{Ticket, Turn};
 
 #[cfg(all(test, loom))]
@@ -69,7 +71,7 @@ mod tests;
 use crate::api::observe::call_history::CallHistory;
 use crate::api::work::events::CompletionEvents;
 use crate::base::deadline::{Deadline, LazyDeadline};
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, unpoisoned};
 use crate::process::thread;
 use crate::wait::blocked_thread::BlockedWatch;
@@ -80,12 +82,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use turns::TurnCounters;
-
-/// The maximum number of outstanding works of a group.
-pub const MAX_WORKS: u64 = 65_536;
-
-/// A bit in `outstanding_works`. If it is set, no further work may begin.
-const CLOSED: u64 = 1 << 63;
 
 /// The value of `first_job` if the job list is empty.
 const NO_JOB: u64 = u64::MAX;
@@ -347,34 +343,6 @@ impl RunQueue {
         self.turns.doorbell.notify();
     }
 
-    /// Counts a work as outstanding, before it is issued.
-    ///
-    /// # Errors
-    /// `OutOfMemory` if too many works are outstanding; `NotInitialized` if the queue is closed.
-    pub fn begin_work(&self) -> Result<()> {
-        let before = self.outstanding_works.fetch_add(1, Ordering::Relaxed);
-        if before < MAX_WORKS {
-            return Ok(());
-        }
-        // A thread that waits until no work is outstanding may have seen the increased count.
-        // `end_work` decreases the count and notifies this thread.
-        self.end_work();
-        if before & CLOSED != 0 {
-            let message = "dist_finalize is leaving the group: no further asynchronous operation can be issued";
-            return Err(Error::new(ErrorKind::NotInitialized, message));
-        }
-        let message = format!(
-            "{MAX_WORKS} asynchronous operations of the group are outstanding, which is the \
-             maximum: wait for some of them first"
-        );
-        Err(Error::new(ErrorKind::OutOfMemory, message))
-    }
-
-    /// Closes the queue: after this call, [`Self::begin_work`] fails.
-    pub fn close(&self) {
-        self.outstanding_works.fetch_or(CLOSED, Ordering::AcqRel);
-    }
-
     /// Returns the list of completion events, if it was created.
     pub(super) fn events(&self) -> Option<&Arc<CompletionEvents>> {
         self.events.get()
@@ -384,28 +352,6 @@ impl RunQueue {
     /// is already set, it stays.
     pub(super) fn set_events(&self, events: Arc<CompletionEvents>) {
         drop(self.events.set(events));
-    }
-
-    /// Counts a work as outstanding without a check of the maximum.
-    pub fn add_work(&self) {
-        self.outstanding_works.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Removes a work from the count of outstanding works, because it has ended or was not issued.
-    pub fn end_work(&self) {
-        self.outstanding_works.fetch_sub(1, Ordering::Release);
-        self.turns.doorbell.notify();
-    }
-
-    /// Returns the number of works that were issued and have not ended.
-    pub fn outstanding_works(&self) -> u64 {
-        self.outstanding_works.load(Ordering::Acquire) & !CLOSED
-    }
-
-    /// Waits until all works have ended. Returns false if the limit passes before that.
-    pub fn wait_for_works(&self, limit: &Deadline) -> bool {
-        let ready = || (self.outstanding_works() == 0).then_some(());
-        wait_until(&self.turns.doorbell, WaitPolicy::SLEEP_SOON, limit, || None, ready).is_ok()
     }
 
     /// Starts the worker, a thread that runs the jobs that no other thread takes. The worker holds

@@ -1,6 +1,7 @@
 //! Tests of the run queue: the order of turns, the threads that run jobs, and deadlines of jobs.
 
 use super::*;
+use crate::base::error::ErrorKind;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// The outcome of a job.

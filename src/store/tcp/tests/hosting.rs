@@ -1,10 +1,11 @@
 //! Tests of starting and stopping servers, and of stores that host their own server.
 
-use super::{RawPeer, connect_store, start_server, test_deadline};
+use super::{HELLO, RawPeer, connect_store, hex_bytes, start_server, test_deadline};
 use crate::base::{Deadline, ErrorKind};
 use crate::store::tcp::{ClientOptions, Server, ServerOptions};
 use crate::store::{Store as _, TcpStore};
-use crate::sys::thread;
+use crate::sys::{thread, unix};
+use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 fn options(bind: &str, port: u16) -> ServerOptions {
@@ -170,6 +171,42 @@ fn local_clients_use_the_unix_socket() {
     let (host, port) = ("127.0.0.1".to_owned(), server.port());
     let client = ClientOptions { host, port, tcp_only: true, ..ClientOptions::default() };
     assert!(!TcpStore::connect(client, &test_deadline()).unwrap().pool.is_shortcut());
+}
+
+/// Another user can take the name of the Unix socket before the server does.
+#[test]
+fn unix_socket_of_another_user_is_not_used() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let name = format!("libdist-store-127.0.0.1-{port}");
+    let Some(squatter) = unix::run_as_other_user(|| unix::listen(&name).unwrap()) else { return };
+    let _server = Server::start(options("127.0.0.1", port)).unwrap();
+    let store = connect_store((Ipv4Addr::LOCALHOST, port).into());
+    assert!(!store.pool.is_shortcut());
+    let mut victim = unix::accept(&squatter).unwrap();
+    victim.set_read_timeout(Some(test_deadline().remaining())).unwrap();
+    assert_eq!(victim.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn client_of_another_user_is_refused_on_the_unix_socket() {
+    let server = start_server();
+    let name = format!("libdist-store-127.0.0.1-{}", server.port());
+    let connect = || {
+        let mut stream = unix::connect(&name).unwrap();
+        // The server may close the connection before the bytes arrive.
+        drop(stream.write_all(&hex_bytes(HELLO)));
+        stream
+    };
+    let Some(mut stranger) = unix::run_as_other_user(connect) else { return };
+    stranger.set_nonblocking(false).unwrap();
+    stranger.set_read_timeout(Some(test_deadline().remaining())).unwrap();
+    match stranger.read(&mut [0; 8]) {
+        Ok(received) => assert_eq!(received, 0),
+        Err(cause) => assert_eq!(cause.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+    // A store without a secret serves other users over TCP.
+    let store = unix::run_as_other_user(|| connect_store(server.address())).unwrap();
+    assert!(!store.pool.is_shortcut());
 }
 
 #[test]

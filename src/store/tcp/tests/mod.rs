@@ -7,6 +7,7 @@ mod handshake;
 mod hostile;
 mod hosting;
 mod limits;
+mod local_job;
 mod proto;
 mod traces;
 

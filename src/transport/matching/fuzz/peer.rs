@@ -1,12 +1,12 @@
 //! The peer rank of a fuzz run: the bytes that it sends, and its accesses to shared memory.
 
-use super::super::exposed_buffers::cookie_words;
 use super::PEER;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank, WorldSize};
 use crate::base::sync::lock;
 use crate::sys::host;
+use crate::transport::exposure::cookie_words;
 use crate::transport::inproc::InprocDomain;
 use crate::transport::ring::{RingReader, RingWriter};
 use crate::transport::{

@@ -78,11 +78,12 @@ pub(crate) struct Options {
     pub(crate) shutdown_timeout: Option<u16>,
 
     /// File with the secret of the job's store, the same on every node, to which only its owner has
-    /// access (mode 0600) [default: a new secret for a job of one node, none for several]
+    /// access (mode 0600); required for several nodes [default: a new secret for a job of one node]
     #[arg(long, alias = "secret_file", value_name = "PATH")]
     pub(crate) secret_file: Option<PathBuf>,
 
-    /// Host a store without a secret, for ranks that use torch's own client
+    /// A job without a secret: each process that reaches its ports can join it. For ranks that use
+    /// torch's own client
     #[arg(long, alias = "no_secret", conflicts_with = "secret_file")]
     pub(crate) no_secret: bool,
 

@@ -24,6 +24,7 @@ Environment of each rank (all other variables are inherited):
   DIST_STORE_SECRET_FD, DIST_STORE_SECRET_FILE
                                 location of the job's secret, if the job has one: an inherited
                                 descriptor, or --secret-file
+  DIST_STORE_HAS_SECRET         1 with --secret-file: the job's store has the secret
   DIST_LOG_LEVEL                WARN, unless a variable sets the log level or the debug level: a
                                 rank that waits for 30 s prints for which rank
   DIST_FLIGHT_RECORDER_FILE     the ranks' dumps, which they write when a group fails, unless the
@@ -32,10 +33,10 @@ Environment of each rank (all other variables are inherited):
 
 Secret:
   The job's store rejects each client that does not prove that it has the job's secret. libdist's
-  programs find the secret automatically. distrun generates the secret of a job of one node. A job
-  of several nodes has no secret, unless each node names a file with the same content:
-  --secret-file PATH, or DIST_STORE_SECRET_FILE=PATH. PyTorch's own client does not support
-  secrets: ranks that use it need --no-secret.
+  programs find the secret automatically. distrun generates the secret of a job of one node. For a
+  job of several nodes, each node must name a file with the same content: --secret-file PATH, or
+  DIST_STORE_SECRET_FILE=PATH. PyTorch's own client does not support secrets: ranks that use it need
+  --no-secret. Every process that reaches the ports of a job without a secret can join it.
 
 Output:
   distrun forwards each line of a rank with the rank as prefix: \"[3] loss 0.25\". Each line is
@@ -71,7 +72,8 @@ Failure:
   given. The exit status is that of the last attempt. Jobs of several nodes are not restarted.
   distrun forwards SIGINT, SIGTERM, SIGHUP and SIGQUIT to all ranks. It kills the remaining ranks
   after 10 seconds, or at a second signal. The exit status is then 128 plus the signal's number.
-  If distrun itself is killed, all ranks and the processes that they started are killed too.
+  If distrun itself is killed, all ranks and the processes that they started are killed too, except
+  those that have left the process group of their rank (setsid, setpgid; daemons do this).
   Other exit statuses: 2 wrong usage, 126 program cannot be executed, 127 program not found, 1 any
   other failure of distrun itself, for example if the store's port is in use.
 
@@ -80,11 +82,11 @@ Examples:
     distrun --nproc-per-node 4 ./train --epochs 10
   One rank for each core, with a log for each:
     distrun --nproc-per-node cpu --log-dir logs --redirects 3 ./train
-  Two hosts with eight ranks each (on the second: --node-rank 1):
-    distrun --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc-per-node 8 ./train
-  The same with a secret (create the file on one host, and copy it to the other securely):
+  A secret for a job of two hosts (create it on one host, and copy it to the other securely):
     (umask 077; head -c 32 /dev/urandom | base64 >job.secret)
-    distrun --secret-file job.secret --nnodes 2 --node-rank 0 ...
+  Two hosts with eight ranks each (on the second: --node-rank 1):
+    distrun --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --secret-file job.secret \\
+            --nproc-per-node 8 ./train
   Eight ranks, of which up to six may die:
     distrun --nproc-per-node 8 --on-failure continue --min-ranks 2 ./survive
   A Python program, restarted up to twice if a rank fails:

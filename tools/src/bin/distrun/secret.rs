@@ -3,7 +3,7 @@
 //! or on a command line.
 
 use crate::cli::Options;
-use dist::base::config::{self, SECRET_FD, SECRET_FILE};
+use dist::base::config::{self, LAUNCHER_HAS_SECRET, SECRET_FD, SECRET_FILE};
 use dist::base::error::ErrorContext as _;
 use dist::process::child_group::ChildProcessGroup;
 use dist::store::tcp::Secret;
@@ -19,34 +19,41 @@ type EnvVariable = (&'static str, String);
 #[derive(Debug)]
 pub(crate) struct JobSecret {
     secret: Option<Secret>,
-    variable: Option<EnvVariable>,
+    /// The variables that name the location.
+    variables: Vec<EnvVariable>,
 }
 
 impl JobSecret {
     /// Loads the secret. If the options or the environment name a file, reads the file. Otherwise,
-    /// for a job of one node, generates a secret in a descriptor that the ranks inherit. A job of
-    /// several nodes then has no secret, because the other nodes could not know a generated one.
+    /// for a job of one node, generates a secret in a descriptor that the ranks inherit. The other
+    /// nodes of a larger job could not know a generated secret.
     ///
     /// # Errors
-    /// The reason why the file is not a valid secret file.
+    /// The reason why the file is not a valid secret file. Wrong usage if a job of several nodes
+    /// has no secret, and the options do not request this.
     pub(crate) fn load(
         options: &Options,
         process_group: &mut ChildProcessGroup,
     ) -> Result<Self, Failure> {
-        let none = Self { secret: None, variable: None };
         if options.no_secret {
-            return Ok(none);
+            return Ok(Self { secret: None, variables: Vec::new() });
         }
         if let Some(path) = secret_file_path(options)? {
             return Self::from_file(path);
         }
         if options.nnodes > 1 {
-            return Ok(none);
+            let nnodes = options.nnodes;
+            return Err(Failure::usage(format!(
+                "--nnodes {nnodes} needs --secret-file PATH with the same file on each node, so \
+                 that no other process can join the job: create the file with \
+                 (umask 077; head -c 32 /dev/urandom | base64 >PATH) and copy it to the other \
+                 nodes. --no-secret starts a job that each process in the network can join"
+            )));
         }
         let (secret, fd) = Secret::generate()?;
         let variable = (SECRET_FD.name, fd.as_raw_fd().to_string());
         process_group.inherit_fd(fd);
-        Ok(Self { secret: Some(secret), variable: Some(variable) })
+        Ok(Self { secret: Some(secret), variables: vec![variable] })
     }
 
     fn from_file(path: PathBuf) -> Result<Self, Failure> {
@@ -64,7 +71,8 @@ impl JobSecret {
                 "cannot pass the secret file {path} to the ranks: its path is not UTF-8"
             ))
         })?;
-        Ok(Self { secret: Some(secret), variable: Some((SECRET_FILE.name, text)) })
+        let variables = vec![(SECRET_FILE.name, text), (LAUNCHER_HAS_SECRET.name, "1".to_owned())];
+        Ok(Self { secret: Some(secret), variables })
     }
 
     /// Returns the secret for the job's store.
@@ -74,8 +82,10 @@ impl JobSecret {
 
     /// Sets the location of the secret for a rank, and removes locations that distrun inherited.
     pub(crate) fn set_environment(&self, command: &mut Command) {
-        command.env_remove(SECRET_FILE.name).env_remove(SECRET_FD.name);
-        command.envs(self.variable.iter().map(|(name, value)| (name, value)));
+        for inherited in [SECRET_FILE, SECRET_FD, LAUNCHER_HAS_SECRET] {
+            command.env_remove(inherited.name);
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
     }
 }
 

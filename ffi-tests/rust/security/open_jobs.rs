@@ -1,0 +1,84 @@
+//! Jobs on several hosts with and without a secret: the warning of `dist_init`, and the secret of
+//! jobs whose launcher hosts a store without secrets, as torchrun does.
+
+use super::{assert_both_succeeded, secret_of, start_rank};
+use crate::harness::{FinishedJob, TestJob};
+use dist::ffi::types::DIST_ERR_AUTH;
+use dist::store::tcp::{Server, ServerOptions};
+
+const PROGRAM: &str = "init\ndescribe\nall_reduce f32 SUM 1000\nfinalize\nleaks\n";
+
+const LOG_LEVEL: &str = "DIST_LOG_LEVEL";
+
+/// Returns the number of lines of a rank that warn of an open job.
+fn warnings(ended: &FinishedJob, rank: &str) -> usize {
+    let text = ended.stderr_text(rank);
+    text.lines().filter(|line| line.contains("has no secret")).count()
+}
+
+#[test]
+fn open_job_on_several_hosts_warns_in_one_line() {
+    for (has_secret, expected) in [(false, 1), (true, 0)] {
+        let mut job = TestJob::new();
+        for rank in 0..2 {
+            let mut variables = vec![(LOG_LEVEL, "WARN".to_owned())];
+            variables.extend(has_secret.then(|| secret_of(&job)));
+            start_rank(&mut job, rank, &variables, PROGRAM);
+        }
+        let ended = job.finish();
+        assert_both_succeeded(&ended, PROGRAM);
+        assert_eq!((warnings(&ended, "0"), warnings(&ended, "1")), (expected, 0));
+        if !has_secret {
+            let text = ended.stderr_text("0");
+            for part in ["2 hosts", "DIST_STORE_SECRET_FILE", "--secret-file", "WARN"] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn job_on_one_host_does_not_warn() {
+    let mut job = TestJob::new();
+    for rank in 0..2 {
+        let mut environment = job.environment(rank, 2);
+        environment.push((LOG_LEVEL, "WARN".to_owned()));
+        job.start(&rank.to_string(), &environment, PROGRAM);
+    }
+    let ended = job.finish();
+    assert_both_succeeded(&ended, PROGRAM);
+    assert_eq!(warnings(&ended, "0"), 0);
+}
+
+/// Runs a job whose launcher hosts a store without a secret.
+fn run_with_open_store(server: &Server, variables: &[(&'static str, String)]) -> FinishedJob {
+    let mut job = TestJob::new();
+    for rank in 0..2 {
+        let mut all = vec![
+            secret_of(&job),
+            ("MASTER_PORT", server.port().to_string()),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
+            ("TORCHELASTIC_RUN_ID", "a-test".to_owned()),
+        ];
+        all.extend(variables.iter().cloned());
+        start_rank(&mut job, rank, &all, PROGRAM);
+    }
+    job.finish()
+}
+
+#[test]
+fn secret_protects_ranks_although_the_launcher_has_none() {
+    let bind = "127.0.0.1".to_owned();
+    let server = Server::start(ServerOptions { bind, ..ServerOptions::default() }).unwrap();
+    let ended = run_with_open_store(&server, &[]);
+    assert_both_succeeded(&ended, PROGRAM);
+    for rank in ["0", "1"] {
+        let description = ended.report(rank, "describe").message;
+        assert!(description.contains("\"security\":\"auth\""), "{description}");
+    }
+    // distrun says that its store has the secret. Another store in its place is refused.
+    let ended = run_with_open_store(&server, &[("DIST_STORE_HAS_SECRET", "1".to_owned())]);
+    for rank in ["0", "1"] {
+        ended.report(rank, "init").assert_failed(DIST_ERR_AUTH, &["has no secret"]);
+    }
+}
