@@ -19,7 +19,7 @@ const NAMES: &[&str] =
     &["dist-tools", "dist-tools-dbgsym", "libdist-dev", "libdist0", "libdist0-dbgsym"];
 
 /// Returns a text that names the tools that are missing, or `None` if all are present.
-pub(crate) fn missing_tools() -> Option<String> {
+fn missing_tools() -> Option<String> {
     let absent: Vec<&str> = TOOLS
         .iter()
         .filter(|(program, _)| !tools::has_program(program))

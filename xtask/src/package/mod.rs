@@ -9,8 +9,6 @@ mod debian;
 mod tarball;
 mod use_checks;
 
-pub(crate) use debian::missing_tools as missing_debian_tools;
-
 use crate::{Arguments, CommandResult, test, tools, wheel, workspace};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -27,8 +27,6 @@ const NEEDED_TOOLS: &[Tool] = &[
     Tool { program: "make", package: "make", purpose: "C tests, installed package" },
     Tool { program: "c++", package: "g++", purpose: "the header from C++" },
     Tool { program: "pkg-config", package: "pkg-config", purpose: "pkg-config consumer" },
-    Tool { program: "dh", package: "debhelper", purpose: "the packages of Debian" },
-    Tool { program: "lintian", package: "lintian", purpose: "the packages of Debian" },
     Tool { program: "python3", package: "python3", purpose: "ctypes consumer, Python package" },
     Tool { program: tools::PYTHON_VENV, package: "python3-venv", purpose: "the Python package" },
     Tool {

@@ -68,10 +68,6 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
         Some(reason) => Ok(CheckVerdict::Skipped(reason)),
         None => package::check("tarball").map(|()| PASSED),
     });
-    report.run_check("package: Debian", || match package::missing_debian_tools() {
-        Some(reason) => Ok(CheckVerdict::Skipped(reason)),
-        None => package::check("debian").map(|()| PASSED),
-    });
     report
         .run_check("C tests", || installed(&|prefix| find_package_cxx("ffi-tests", prefix, stage)));
 }
