@@ -1,13 +1,12 @@
 //! Checks the reports of a scenario's survivors. Each report that the scenario does not allow is a
 //! finding.
 
-use crate::culprit_count::CulpritCount;
+use crate::culprit_count::{BLAMING_KINDS, CulpritCount};
 use crate::scenario::{GroupCreation, Injection, Scenario, ScenarioStep};
 use crate::scenario_processes::{RankReport, ScenarioProcess, ScenarioProcesses};
 use crate::self_injection::HASTY_EXIT;
 use dist::ffi::types::{
-    DIST_CULPRIT_DIED, DIST_CULPRIT_LATE, DIST_CULPRIT_LEFT, DIST_CULPRIT_STOPPED,
-    DIST_CULPRIT_UNREACHABLE, DIST_ERR_ABORTED, DIST_ERR_CONNECTION, DIST_ERR_INTERNAL,
+    DIST_CULPRIT_LATE, DIST_CULPRIT_LEFT, DIST_ERR_ABORTED, DIST_ERR_CONNECTION, DIST_ERR_INTERNAL,
     DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT, DIST_OK,
 };
 
@@ -160,22 +159,20 @@ impl ScenarioChecker<'_> {
 
     /// Checks the rank that the library calls the culprit of the world's failure.
     fn check_culprit(&self, step: usize, rank: usize, kind: i32) -> Option<String> {
-        let blames = [
-            DIST_CULPRIT_DIED,
-            DIST_CULPRIT_LEFT,
-            DIST_CULPRIT_UNREACHABLE,
-            DIST_CULPRIT_STOPPED,
-            DIST_CULPRIT_LATE,
-        ];
         // If a message or a call in another group fails, its rank gives up and leaves.
         let is_hasty = matches!(self.scenario.injection, Injection::KillThenExit { .. });
         let may_leave =
             (kind == DIST_CULPRIT_LEFT || is_hasty) && self.is_about_messages(self.step(step));
+        // A call whose deadline passes before its turn knows only its own rank.
+        let is_queued = |report: &RankReport| matches!(report, RankReport::End { text, .. } if text.contains(QUEUE_TIMEOUT_TEXT));
+        let is_own_deadline = kind == DIST_CULPRIT_LATE
+            && self.processes.processes.iter().any(|it| it.reports.iter().any(is_queued));
         let is_wrong = self.is_single_fault()
             && !self.is_victim()
             && !self.needs_store(self.step(step))
-            && blames.contains(&kind)
+            && BLAMING_KINDS.contains(&kind)
             && !may_leave
+            && !is_own_deadline
             && !self.lacks_leader()
             && !self.is_at_fault(rank);
         is_wrong.then(|| format!("step {step}: rank {rank} is called the culprit (kind {kind})"))

@@ -72,12 +72,7 @@ impl Group {
     /// # Errors
     /// As [`Self::create`]; `PeerFailed` naming the member.
     pub fn create_within(options: GroupOptions, outermost: Option<&Self>) -> Result<Self> {
-        callbacks::reject_blocking_in_callback("creating a group")?;
-        config::refuse_former_names()?;
-        check_options(&options)?;
-        recorder::read_dump_environment()?;
-        debug::read_environment()?;
-        this_process::mark_used()?;
+        prepare(&options)?;
         let (setting, security) = requested_security(&options)?;
         let GroupOptions { store, rank, size, name, .. } = options;
         let global_rank = options.global_ranks.as_ref().and_then(|ranks| ranks.get(rank).copied());
@@ -147,6 +142,16 @@ impl Group {
         group.log_creation(deadline.elapsed());
         Ok(group)
     }
+}
+
+/// Checks the options and the environment, and whether this process and thread may create a group.
+fn prepare(options: &GroupOptions) -> Result<()> {
+    callbacks::reject_blocking_in_callback("creating a group")?;
+    config::refuse_former_names()?;
+    check_options(options)?;
+    recorder::read_dump_environment()?;
+    debug::read_environment()?;
+    this_process::mark_used()
 }
 
 /// Returns the error about a member of a new group whose death is known in the outermost group.
