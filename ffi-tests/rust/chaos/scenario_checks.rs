@@ -7,7 +7,7 @@ use crate::scenario_processes::{RankReport, ScenarioProcess, ScenarioProcesses};
 use crate::self_injection::HASTY_EXIT;
 use dist::ffi::types::{
     DIST_CULPRIT_LATE, DIST_CULPRIT_LEFT, DIST_ERR_ABORTED, DIST_ERR_CONNECTION, DIST_ERR_INTERNAL,
-    DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT, DIST_OK,
+    DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT, DIST_OK,
 };
 
 /// The largest excess over a deadline on a busy machine.
@@ -310,6 +310,10 @@ impl ScenarioChecker<'_> {
                 if self.is_about_messages(step) && self.scenario.hosts.contains(&1) =>
             {
                 is_named && [DIST_ERR_TIMEOUT, DIST_ERR_ABORTED].contains(&status)
+            }
+            // The victim left before some of the calls.
+            (Injection::Exit { .. } | Injection::Leave, Some(ScenarioStep::Finalize)) => {
+                status == DIST_ERR_MISMATCH
             }
             // If a message is neither sent nor received, the error only names the peer of the
             // message.
