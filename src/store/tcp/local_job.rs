@@ -9,7 +9,7 @@
 //! Other users of the host can guess the name. Both sides of a connection check the user of the
 //! other side first, and a name that another user has taken does not stop the job
 //! ([`local_job_search`](super::local_job_search)). Rank 0 answers all connections concurrently
-//! ([`local_job_service`](super::local_job_service)).
+//! ([`local_job_service`]).
 //!
 //! If rank 0 has a secret from the user, the other ranks must have it, too. Otherwise rank 0 makes
 //! a secret and sends its descriptor.
