@@ -260,7 +260,7 @@ fn statistics_list_keys_and_joined_ranks() {
         &format!("the store at 127.0.0.1:{}\nconnected in ", served.port),
         "\nround trip ",
         " (median of 100)\n4 keys with 5",
-        "\n      5000  \"large\"\n",
+        "\n  5000  \"large\"\n",
         "\nworld of 4: ranks 0, 1, 3 have arrived; 2 is missing\n",
         "\n  rank 3 has a world size of 5\n  rank 0: pid 0, host h\n",
     ] {
