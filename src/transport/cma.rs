@@ -350,19 +350,23 @@ mod tests {
         assert!(!has_process_cookie(std::process::id(), address, &Nonce([4; 16])));
     }
 
+    /// Joins rank 0 of two ranks, which are both in this process.
+    fn first_of_two_ranks(group: Nonce) -> inproc::InprocDomain {
+        let geometry =
+            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
+        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        let names = vec![name(0), name(1)];
+        inproc::InprocDomain::join(group, 0, 0, names, geometry, policy).unwrap()
+    }
+
     /// After the death of a rank, another process may get its process id.
     #[test]
     fn memory_of_a_process_without_the_cookie_is_not_written() {
         if !can_cma_write() {
             return;
         }
-        let geometry =
-            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
-        let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
-        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
-        let names = vec![name(0), name(1)];
-        let domain =
-            inproc::InprocDomain::join(Nonce([6; 16]), 0, 0, names, geometry, policy).unwrap();
+        let domain = first_of_two_ranks(Nonce([6; 16]));
         let region = domain.region();
         let (mut memory, bytes) = (vec![0_u8; 100], vec![7_u8; 100]);
         let address = memory.as_mut_ptr().expose_provenance() as u64;
@@ -393,14 +397,7 @@ mod tests {
         if !can_cma_write() {
             return;
         }
-        let geometry =
-            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
-        let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
-        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
-        let group = Nonce([5; 16]);
-        let domain =
-            inproc::InprocDomain::join(group, 0, 0, vec![name(0), name(1)], geometry, policy)
-                .unwrap();
+        let domain = first_of_two_ranks(Nonce([5; 16]));
         let mut memory = vec![0_u8; WRITE_CHUNK_BYTES + 3];
         let bytes = vec![7_u8; WRITE_CHUNK_BYTES + 2];
         let address = memory.as_mut_ptr().expose_provenance() as u64;

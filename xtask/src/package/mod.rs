@@ -66,13 +66,11 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(true)
 }
 
-/// Makes the packages of the tarball or of Debian in a scratch folder, for `cargo xtask test`.
-pub(crate) fn check(name: &str) -> Result<(), String> {
-    let folder = workspace::scratch_folder("package-check")?.join(name);
+/// Makes the archive in a scratch folder and uses it, for `cargo xtask test`.
+pub(crate) fn check_tarball() -> Result<(), String> {
+    let folder = workspace::scratch_folder("package-check")?;
     tools::recreate_folder(&folder)?;
-    let request = PackageRequest { folder, bills: Vec::new() };
-    let (_, make) = PACKAGES.iter().find(|(it, _)| *it == name).ok_or("no such package")?;
-    make(&request)
+    tarball::make(&PackageRequest { folder, bills: Vec::new() })
 }
 
 /// Makes the wheel, installs it into a fresh virtual environment, and runs the first command of its

@@ -141,7 +141,7 @@ fn draw_panel(
     bytes: (f64, f64),
     times: (f64, f64),
 ) -> Result<(), Box<dyn Error>> {
-    let sizes = whole_numbers(bytes).into_iter().filter(|power| *power > 0.0);
+    let sizes = whole_numbers(bytes.0, bytes.1).into_iter().filter(|power| *power > 0.0);
     let sizes: Vec<f64> = sizes.step_by(LABEL_STEP_LOG2).collect();
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, (FONT, 13))
@@ -150,7 +150,7 @@ fn draw_panel(
         .set_label_area_size(LabelAreaPosition::Bottom, 26)
         .build_cartesian_2d(
             LabelledAxis::new(bytes.0..bytes.1, sizes),
-            LabelledAxis::new(times.0..times.1, whole_numbers(times)),
+            LabelledAxis::new(times.0..times.1, whole_numbers(times.0, times.1)),
         )?;
     chart
         .configure_mesh()
@@ -223,8 +223,8 @@ fn decade_range(panels: &[PlotPanel]) -> (f64, f64) {
     (low.floor(), high.ceil().max(low.floor() + 1.0))
 }
 
-/// Returns the whole numbers in a range.
-fn whole_numbers((low, high): (f64, f64)) -> Vec<f64> {
+/// Returns the whole numbers from `low` to `high`.
+fn whole_numbers(low: f64, high: f64) -> Vec<f64> {
     std::iter::successors(Some(low.ceil()), |number| Some(number + 1.0))
         .take_while(|number| *number <= high)
         .collect()
@@ -328,6 +328,6 @@ mod tests {
         }
         let labels = [-1.0, 0.0, 2.0, 4.0, 6.0].map(decade_label);
         assert_eq!(labels, ["100 ns", "1 µs", "100 µs", "10 ms", "1 s"]);
-        assert_eq!(whole_numbers((0.5, 3.0)), [1.0, 2.0, 3.0]);
+        assert_eq!(whole_numbers(0.5, 3.0), [1.0, 2.0, 3.0]);
     }
 }
