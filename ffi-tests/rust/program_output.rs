@@ -9,7 +9,7 @@
 mod program;
 mod program_paths;
 
-use program::{FinishedProgram, RunningProgram, TestFolder};
+use program::{FinishedProgram, RunningProgram, TestFolder, wait_until};
 use program_paths::{DIST_BENCH, DIST_DOCTOR, DIST_STORE, DISTRUN};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
@@ -26,7 +26,8 @@ fn on_terminal(line: &str, variables: &[(&str, &str)]) -> Option<FinishedProgram
     }
     let mut command = Command::new("script");
     command.args(["-qec", line, "/dev/null"]).stdin(Stdio::null());
-    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"] {
+    // CI: the log of an integration server shows colours, whatever the terminal is.
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "CI"] {
         command.env_remove(name);
     }
     command.env("TERM", "xterm").envs(variables.iter().copied());
@@ -56,6 +57,11 @@ fn start_client(port: &str, words: &[&str]) -> RunningProgram {
     RunningProgram::start(command, |_| {})
 }
 
+/// Sets a key.
+fn set(port: &str, key: &str, value: &str) {
+    assert_eq!(start_client(port, &["set", key, value]).wait().status, 0);
+}
+
 /// Runs a command of dist-store, and returns its output, which must be JSON.
 fn json_of(port: &str, words: &[&str]) -> Vec<Value> {
     let ended = start_client(port, words).wait();
@@ -73,18 +79,29 @@ fn json_values(text: &str) -> Vec<Value> {
 fn store_commands_print_json() {
     let (_server, port) = start_store();
     let watch = start_client(&port, &["watch", "--json", "--interval", "5"]);
-    for (key, value) in [("a", "1\n2"), ("b", "\\")] {
-        assert_eq!(start_client(&port, &["set", key, value]).wait().status, 0);
-        watch.first_lines(if key == "a" { 1 } else { 2 });
-    }
+    // The first change that is printed shows that the program watches.
+    let mut round = 0;
+    wait_until("a change", || {
+        round += 1;
+        set(&port, "start", &round.to_string());
+        !watch.folder.text("out").is_empty()
+    });
+    set(&port, "a", "1\n2");
+    let has_line = |key: &str| {
+        watch.folder.text("out").contains(key) && watch.folder.text("out").ends_with('\n')
+    };
+    wait_until("the change of a", || has_line("\"a\""));
+    set(&port, "b", "\\");
     let found = json_of(&port, &["get", "a", "b", "--json"]);
     assert_eq!(found[0], json!({ "key": "a", "value": "1\\n2" }));
     assert_eq!(found[1], json!({ "key": "b", "value": "\\\\" }));
-    let changes = json_values(&(watch.first_lines(2).join("\n")));
-    assert_eq!((&changes[0]["key"], &changes[0]["new"]), (&json!("a"), &json!("1\\n2")));
-    assert!(changes[0]["old"].is_null() && changes[0]["time"].is_string(), "{changes:?}");
-    assert_eq!(json_of(&port, &["list", "--json"]).len(), 2);
-    assert_eq!(json_of(&port, &["stats", "--json"])[0]["keys"], 2);
+    wait_until("the change of b", || has_line("\"b\""));
+    let changes = json_values(&watch.folder.text("out"));
+    let change = changes.iter().find(|change| change["key"] == "a").unwrap();
+    assert_eq!(change["new"], "1\\n2");
+    assert!(change["old"].is_null() && change["time"].is_string(), "{changes:?}");
+    assert_eq!(json_of(&port, &["list", "--json"]).len(), 3);
+    assert_eq!(json_of(&port, &["stats", "--json"])[0]["keys"], 3);
     let bench =
         json_of(&port, &["bench", "--seconds", "0.05", "--bytes", "1K", "--json"]).remove(0);
     assert_eq!((&bench["bytes"], &bench["seconds"]), (&json!(1024), &json!(0.05)));
