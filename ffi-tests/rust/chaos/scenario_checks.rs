@@ -316,13 +316,10 @@ impl ScenarioChecker<'_> {
                 status == DIST_ERR_MISMATCH
             }
             // If a message is neither sent nor received, the error only names the peer of the
-            // message.
-            (
-                Injection::Delay { .. },
-                Some(ScenarioStep::Ring { .. } | ScenarioStep::Pairs { .. }),
-            ) => {
-                [DIST_ERR_TIMEOUT, DIST_ERR_ABORTED].contains(&status)
-                    && text.contains("message of")
+            // message. It may abort a collective in which other ranks still wait for the victim.
+            (Injection::Delay { .. }, Some(step)) if text.contains("message of") => {
+                (is_exchange(step) && status == DIST_ERR_TIMEOUT)
+                    || (self.scenario.steps.iter().any(is_exchange) && status == DIST_ERR_ABORTED)
             }
             // A rank cannot join without the store, and the leaders that would report it have left.
             (Injection::StoreDeath, _) if self.has_leader_left() => status == DIST_ERR_TIMEOUT,
@@ -470,15 +467,13 @@ impl ScenarioChecker<'_> {
     /// Returns true if ranks may fail at different times in this step, because they do not wait for
     /// all others.
     fn is_about_messages(&self, step: Option<&ScenarioStep>) -> bool {
-        matches!(
-            step,
-            Some(
-                ScenarioStep::Ring { .. }
-                    | ScenarioStep::Pairs { .. }
-                    | ScenarioStep::Groups { .. }
-            )
-        )
+        step.is_some_and(|step| is_exchange(step) || matches!(step, ScenarioStep::Groups { .. }))
     }
+}
+
+/// Returns true if the ranks only exchange messages with some of the others.
+fn is_exchange(step: &ScenarioStep) -> bool {
+    matches!(step, ScenarioStep::Ring { .. } | ScenarioStep::Pairs { .. })
 }
 
 /// Returns true if a list of ranks in the text contains the rank.
