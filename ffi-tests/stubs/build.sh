@@ -37,7 +37,7 @@ ${CC:-cc} "$@" -fsyntax-only "$here/check_declarations.c"
 shared "$folder/libcuda.so.1" "$@" "$here"/cuda_*.c "$here/stub_common.c"
 # The loader finds the stub of CUDA beside that of NCCL, or takes the one that is loaded already.
 for library in "$folder/libnccl.so.2" "$folder/old/libnccl.so.2"; do
-    case $library in */old/*) version=22005 ;; *) version=23007 ;; esac
+    case ${library#"$folder"/} in old/*) version=22005 ;; *) version=23007 ;; esac
     shared "$library" "$@" -DSTUB_NCCL_VERSION=$version "$here"/nccl_*.c "$here/stub_common.c" \
         -L"$folder" -l:libcuda.so.1 -lm -Wl,-z,now '-Wl,-rpath,$ORIGIN:$ORIGIN/..'
 done
