@@ -157,7 +157,13 @@ fn prepare(options: &GroupOptions) -> Result<()> {
 /// Returns the error about a member of a new group whose death is known in the outermost group.
 /// `members` has the ranks of the members in that group.
 fn lost_member(outermost: &Group, members: &[Rank]) -> Option<Error> {
-    let Culprit { rank, fault, process } = outermost.culprit()?;
+    // A rank that has noticed the death first may have aborted the outermost group.
+    let known = [outermost.first_death(), outermost.culprit()];
+    known.into_iter().flatten().find_map(|culprit| member_error(culprit, members))
+}
+
+fn member_error(culprit: Culprit, members: &[Rank]) -> Option<Error> {
+    let Culprit { rank, fault, process } = culprit;
     let what = match fault {
         RankFault::Died => "died",
         RankFault::Unreachable => "became unreachable",

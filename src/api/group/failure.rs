@@ -85,6 +85,12 @@ impl Group {
         }
     }
 
+    /// Returns the first rank of this host that has died, also if the group has failed for another
+    /// reason before.
+    pub(in crate::api) fn first_death(&self) -> Option<Culprit> {
+        self.with_culprit_process(self.backend.first_death()?).culprit_details()
+    }
+
     /// Returns the culprit of the group's failure, or a rank that has died although the group has
     /// not failed. Returns `None` if there is neither, or if the failure names no culprit.
     pub fn culprit(&self) -> Option<Culprit> {
