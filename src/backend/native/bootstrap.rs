@@ -42,8 +42,9 @@ use crate::transport::{
 };
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
+use std::cell::OnceCell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The largest element in bytes. A data slot must hold one element for each rank of the group.
 const LARGEST_ELEMENT: usize = 16;
@@ -111,6 +112,31 @@ fn prefer_peer_failure(error: Error, exchange: &dyn BootstrapExchange) -> Error 
     }
 }
 
+/// In the last phase of the creation, a failure of the group counts after this time, and a death at
+/// once.
+const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
+
+/// The last phase of the creation: the group exists only after all ranks have joined. Until then,
+/// the domain detects the death of a rank. Returns the names of the capabilities of all ranks.
+///
+/// A rank that has finished this phase may already have called an operation that fails the group.
+/// Then all ranks have reached this phase, and the first operation of this rank reports the
+/// failure.
+fn meet_all(
+    exchange: &dyn BootstrapExchange,
+    domain: &dyn SharedDomain,
+    cma: CmaCapability,
+) -> Result<Vec<Vec<u8>>> {
+    let failed_since = OnceCell::new();
+    let check_failure = || {
+        let failure = domain.failure()?;
+        let since: &Instant = failed_since.get_or_init(Instant::now);
+        let is_death = failure.kind() == ErrorKind::PeerFailed;
+        Some(failure).filter(|_| is_death || since.elapsed() >= EARLY_FAILURE_GRACE)
+    };
+    exchange.all_gather("met", cma.name(), &check_failure)
+}
+
 fn bootstrap_group(
     context: &GroupContext<'_>,
     exchange: &dyn BootstrapExchange,
@@ -137,10 +163,8 @@ fn bootstrap_group(
         Some(_) => MatchingEngine::new(Arc::clone(&domain), mesh.clone(), can_be_read)?,
         None => MatchingEngine::new_lazy(Arc::clone(&domain), can_be_read),
     };
-    // The group exists only after all ranks have joined. Until then, the domain detects the death
-    // of a rank.
     let cma = CmaCapability::detect(plan.can_read_node(context.rank, &infos));
-    let cma_names = exchange.all_gather("met", cma.name(), &|| domain.failure())?;
+    let cma_names = meet_all(exchange, domain.as_ref(), cma)?;
     let plan = plan.with_cma(&cma_names);
     let survivor_endpoint = Arc::new(plan.create_survivor_endpoint(
         context,

@@ -118,7 +118,13 @@ impl IncomingConnection {
         crate::log!(LogLevel::Warn, "dropped a connection from {}: {reason}", self.remote_address);
     }
 
-    fn read_handshake(&self, registry: &dyn IncomingConnections) -> HandshakeOutcome {
+    /// Reads from the connection. The caller drops `used`, the acceptor of the hello, after this
+    /// call: the end of an acceptor may end this connection, which takes the lock of the handshake.
+    fn read_handshake(
+        &self,
+        registry: &dyn IncomingConnections,
+        used: &mut Option<Arc<dyn ConnectionAcceptor>>,
+    ) -> HandshakeOutcome {
         let mut handshake = lock(&self.handshake);
         loop {
             let received = match self.stream.receive(handshake.hello_reader.free_space()) {
@@ -130,7 +136,10 @@ impl IncomingConnection {
             match handshake.hello_reader.advance(received) {
                 Ok(HelloReadState::Incomplete) => {}
                 Ok(HelloReadState::Hello(hello, proof)) => {
-                    match self.answer_hello(registry, hello, &proof) {
+                    let acceptor = registry.acceptor_for(&hello);
+                    let answer = self.answer_hello(acceptor.as_ref(), hello, &proof);
+                    *used = acceptor;
+                    match answer {
                         Ok(answered) => {
                             handshake.answered = Some(answered);
                             registry.mark_unconfirmed(self);
@@ -152,18 +161,18 @@ impl IncomingConnection {
     /// Checks a hello and its proof. If they are valid, sends the answer.
     fn answer_hello(
         &self,
-        registry: &dyn IncomingConnections,
+        acceptor: Option<&Arc<dyn ConnectionAcceptor>>,
         hello: Hello,
         proof: &ProofMessage,
     ) -> Result<AnsweredHello, HelloRefusal> {
-        let acceptor = registry.acceptor_for(&hello).ok_or(HelloRefusal::NoSuchRank)?;
+        let acceptor = acceptor.ok_or(HelloRefusal::NoSuchRank)?;
         let terms = acceptor.check_hello(&hello)?;
         terms.check(&hello)?;
         let (proof, answer) = AcceptProof::answer(&terms, &hello, proof)?;
         // A new connection has room for the answer. If the connection is broken, the next read
         // reports it.
         drop(self.stream.send(&[&[WELCOME][..], &answer].concat()));
-        Ok(AnsweredHello { hello, acceptor: Arc::downgrade(&acceptor), proof })
+        Ok(AnsweredHello { hello, acceptor: Arc::downgrade(acceptor), proof })
     }
 }
 
@@ -190,7 +199,9 @@ impl DescriptorHandler for IncomingConnection {
 
     fn on_readable(&self) -> WatchAction {
         let Some(inner) = self.registry.upgrade() else { return WatchAction::Done };
-        let outcome = self.read_handshake(inner.as_ref());
+        let mut used = None;
+        let outcome = self.read_handshake(inner.as_ref(), &mut used);
+        drop(used);
         if matches!(outcome, HandshakeOutcome::Incomplete) {
             return WatchAction::Keep;
         }

@@ -32,8 +32,9 @@ impl fmt::Debug for LostMemberFn<'_> {
     }
 }
 
-/// The ranks whose processes were not known to have ended when the watch began. An entry of a
-/// process that had ended before is stale: it is from an earlier job, or the rank restarts.
+/// The ranks whose processes were not known to have ended when the rendezvous or the watch began.
+/// An entry of a process that had ended before is stale: it is from an earlier job, or the rank
+/// restarts.
 #[derive(Debug)]
 pub(super) struct LivenessWatch {
     ranks: Vec<(Rank, RendezvousEntry)>,
@@ -41,8 +42,18 @@ pub(super) struct LivenessWatch {
 
 impl LivenessWatch {
     pub(super) fn begin(entries: impl Iterator<Item = (Rank, RendezvousEntry)>) -> Self {
-        let is_alive = |(_, entry): &(Rank, RendezvousEntry)| !has_ended(entry);
-        Self { ranks: entries.filter(is_alive).collect() }
+        Self { ranks: entries.filter(|(_, entry)| !has_ended(entry)).collect() }
+    }
+
+    /// As [`LivenessWatch::begin`], for ranks that `arrivals` has watched before.
+    pub(super) fn begin_after(
+        arrivals: &ArrivalWatch,
+        entries: impl Iterator<Item = (Rank, RendezvousEntry)>,
+    ) -> Self {
+        let is_awaited = |(rank, entry): &(Rank, RendezvousEntry)| {
+            arrivals.saw_arrival(*rank, entry) || !has_ended(entry)
+        };
+        Self { ranks: entries.filter(is_awaited).collect() }
     }
 
     /// Returns the error about the first rank whose process has ended since the watch began.
@@ -118,6 +129,14 @@ impl ArrivalWatch {
         None
     }
 
+    /// Returns whether this entry is from a process that lived, or had not arrived yet, when the
+    /// watch began.
+    fn saw_arrival(&self, rank: Rank, entry: &RendezvousEntry) -> bool {
+        let is_stale =
+            matches!(&self.arrivals[rank], Arrival::Stale(nonce) if *nonce == entry.nonce);
+        !self.is_first_call && !is_stale
+    }
+
     /// Records the entry of a rank that has not arrived so far.
     fn look_up(&mut self, rank: Rank, entry: Option<RendezvousEntry>, is_first: bool) {
         let Some(entry) = entry else { return };
@@ -190,6 +209,24 @@ mod tests {
         assert!(watch.find_death(|rank| (rank == 2).then(|| entry(7, &ended))).is_none());
         let error = watch.find_death(|_| None).unwrap();
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)), "{error}");
+    }
+
+    #[test]
+    fn death_between_arrival_and_confirmation_is_reported() {
+        let ended = ended_key();
+        let death = |arrivals: &ArrivalWatch| {
+            let entries = [(1, entry(1, &ended))].into_iter();
+            LivenessWatch::begin_after(arrivals, entries).find_death()
+        };
+        // Rank 0 has not looked, so the entry may be stale.
+        let mut arrivals = watch();
+        assert!(death(&arrivals).is_none());
+        assert!(arrivals.find_death(|_| None).is_none());
+        assert_eq!(death(&arrivals).unwrap().culprit(), Some(1));
+        // The entry is older than the rendezvous.
+        let mut arrivals = watch();
+        assert!(arrivals.find_death(|rank| (rank == 1).then(|| entry(1, &ended))).is_none());
+        assert!(death(&arrivals).is_none());
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Rendezvous<'_> {
             let id = this_process::random_nonce()?;
             self.publish(&peers, "offer", id.to_string().as_bytes())?;
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
-            let gathered = self.gather_confirmations(id, &peers).map_err(|error| {
+            let gathered = self.gather_confirmations(id, &peers, &arrivals).map_err(|error| {
                 let is_death = error.kind() == ErrorKind::PeerFailed;
                 if is_death { self.refuse(&peers, error) } else { error }
             });
@@ -197,11 +197,12 @@ impl Rendezvous<'_> {
         &self,
         id: GroupId,
         peers: &[RendezvousPeer],
+        arrivals: &ArrivalWatch,
     ) -> Result<Option<Vec<RendezvousEntry>>> {
         let keys: Vec<String> = (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
         let mut changed = None;
         let entries = peers.iter().map(|peer| peer.entry.clone()).enumerate();
-        let liveness = LivenessWatch::begin(entries.skip(1));
+        let liveness = LivenessWatch::begin_after(arrivals, entries.skip(1));
         self.wait_for_ranks(&keys, CONFIRM, || {
             let now = self.read_entries(&mut ArrivalWatch::new(self.size))?;
             let has_changed = peers.iter().map(|peer| &peer.entry).ne(&now);
