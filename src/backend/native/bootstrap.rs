@@ -13,6 +13,7 @@
 //!    failure of the group. The endpoint keeps the registration.
 
 use super::cores::are_oversubscribed;
+use super::creation_failures::{meet_all, prefer_peer_failure};
 use super::memory_sharing::{MemorySharing, SharingTrial};
 use super::open_domains::DomainMembership;
 use super::peer_info::{NativePeerInfo, check_transport};
@@ -24,8 +25,7 @@ use crate::algo::rules::AlgorithmRules;
 use crate::backend::peer_info::rank_locations;
 use crate::backend::{BootstrapExchange, GroupContext, RankLocation};
 use crate::base::config;
-use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::nodes::NodeMap;
@@ -40,11 +40,9 @@ use crate::transport::{
     Endpoint, HeartbeatConfig, HeartbeatTiming, PeerName, RegionGeometry, ReusePolicy,
     SharedDomain, inproc, tcp,
 };
-use crate::wait::doorbell::Doorbell;
-use crate::wait::{WaitPolicy, wait_until};
-use std::cell::OnceCell;
+use crate::wait::WaitPolicy;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The largest element in bytes. A data slot must hold one element for each rank of the group.
 const LARGEST_ELEMENT: usize = 16;
@@ -83,60 +81,6 @@ pub(in crate::backend) fn create(
         .inspect_err(|error| exchange.publish_failure(error))
 }
 
-/// The maximum time for which a rank waits for a published failure after a connection has broken.
-const PEER_FAILURE_WAIT: Duration = Duration::from_millis(500);
-/// The interval between two checks for a published failure.
-const PEER_FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Replaces a connection error by the death of the peer, or by the failure that a peer has
-/// published. A rank that fails closes its connections, and its published reason explains more than
-/// the broken connection. A rank that finds a death does not wait, so that the other ranks, which
-/// may have lost the connection to this rank, get the reason while they wait.
-fn prefer_peer_failure(error: Error, exchange: &dyn BootstrapExchange) -> Error {
-    if error.kind() != ErrorKind::Connection {
-        return error;
-    }
-    if let Some(death) = error.culprit().and_then(|rank| exchange.death_of(rank)) {
-        return death;
-    }
-    let (limit, never) = (Deadline::after(PEER_FAILURE_WAIT), Doorbell::default());
-    loop {
-        if let Some(reason) = exchange.peer_failure() {
-            return reason;
-        }
-        if limit.has_passed() {
-            return error;
-        }
-        let slice = limit.capped(PEER_FAILURE_POLL_INTERVAL);
-        drop(wait_until(&never, WaitPolicy::SLEEP_SOON, &slice, || None, || None::<()>));
-    }
-}
-
-/// In the last phase of the creation, a failure of the group counts after this time, and a death at
-/// once.
-const EARLY_FAILURE_GRACE: Duration = Duration::from_secs(1);
-
-/// The last phase of the creation: the group exists only after all ranks have joined. Until then,
-/// the domain detects the death of a rank. Returns the names of the capabilities of all ranks.
-///
-/// A rank that has finished this phase may already have called an operation that fails the group.
-/// Then all ranks have reached this phase, and the first operation of this rank reports the
-/// failure.
-fn meet_all(
-    exchange: &dyn BootstrapExchange,
-    domain: &dyn SharedDomain,
-    cma: CmaCapability,
-) -> Result<Vec<Vec<u8>>> {
-    let failed_since = OnceCell::new();
-    let check_failure = || {
-        let failure = domain.failure()?;
-        let since: &Instant = failed_since.get_or_init(Instant::now);
-        let is_death = failure.kind() == ErrorKind::PeerFailed;
-        Some(failure).filter(|_| is_death || since.elapsed() >= EARLY_FAILURE_GRACE)
-    };
-    exchange.all_gather("met", cma.name(), &check_failure)
-}
-
 fn bootstrap_group(
     context: &GroupContext<'_>,
     exchange: &dyn BootstrapExchange,
@@ -164,7 +108,7 @@ fn bootstrap_group(
         None => MatchingEngine::new_lazy(Arc::clone(&domain), can_be_read),
     };
     let cma = CmaCapability::detect(plan.can_read_node(context.rank, &infos));
-    let cma_names = meet_all(exchange, domain.as_ref(), cma)?;
+    let cma_names = meet_all(exchange, domain.as_ref(), cma.name())?;
     let plan = plan.with_cma(&cma_names);
     let survivor_endpoint = Arc::new(plan.create_survivor_endpoint(
         context,

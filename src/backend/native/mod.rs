@@ -3,6 +3,7 @@
 
 pub mod bootstrap;
 mod cores;
+mod creation_failures;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod fast_path_tests;

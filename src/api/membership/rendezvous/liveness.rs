@@ -132,17 +132,17 @@ impl ArrivalWatch {
     /// Returns whether this entry is from a process that lived, or had not arrived yet, when the
     /// watch began.
     fn saw_arrival(&self, rank: Rank, entry: &RendezvousEntry) -> bool {
-        let is_stale =
-            matches!(&self.arrivals[rank], Arrival::Stale(nonce) if *nonce == entry.nonce);
-        !self.is_first_call && !is_stale
+        !self.is_first_call && !self.is_known_stale(rank, entry)
+    }
+
+    fn is_known_stale(&self, rank: Rank, entry: &RendezvousEntry) -> bool {
+        matches!(&self.arrivals[rank], Arrival::Stale(nonce) if *nonce == entry.nonce)
     }
 
     /// Records the entry of a rank that has not arrived so far.
     fn look_up(&mut self, rank: Rank, entry: Option<RendezvousEntry>, is_first: bool) {
         let Some(entry) = entry else { return };
-        let is_known_stale =
-            matches!(&self.arrivals[rank], Arrival::Stale(nonce) if *nonce == entry.nonce);
-        if is_known_stale {
+        if self.is_known_stale(rank, &entry) {
             return;
         }
         self.arrivals[rank] = match is_first && has_ended(&entry) {
