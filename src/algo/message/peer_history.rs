@@ -160,6 +160,29 @@ impl PeerHistory {
         self.presence_queue.iter().any(|presence| presence.peer == peer && presence.done > 0)
     }
 
+    /// Returns the ranks for which `rank` waited, directly or through other ranks, when they were
+    /// last seen. The list ends before `self` and before a rank that it already contains.
+    pub(super) fn wait_chain(&self, rank: Rank) -> Vec<Rank> {
+        let mut chain = vec![rank];
+        while let Some(next) = self.peers[chain[chain.len() - 1]].awaited_rank
+            && next < self.peers.len()
+            && next != self.rank
+            && !chain.contains(&next)
+        {
+            chain.push(next);
+        }
+        chain.split_off(1)
+    }
+
+    /// Returns the rank that delays the others most: of the ranks `late` and of those for which
+    /// they wait, the one that was last seen in the earliest operation. If there are several,
+    /// returns the first.
+    pub(super) fn latest_rank(&self, late: &[Rank]) -> Option<Rank> {
+        let chains = late.iter().flat_map(|&rank| self.wait_chain(rank));
+        let ranks = late.iter().copied().chain(chains);
+        ranks.min_by_key(|&rank| self.peers[rank].last_seen_moment)
+    }
+
     /// Returns the call fingerprint of all operations that this rank has issued.
     pub(super) fn call_fingerprint(&self) -> u64 {
         self.call_fingerprint

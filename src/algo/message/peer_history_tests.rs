@@ -174,3 +174,22 @@ fn presence_is_sent_once_and_unread_ones_are_bounded() {
     assert_eq!(history.presence_queue.len(), 1);
     assert!(history.has_partial_presence(1) && !history.has_partial_presence(2));
 }
+
+#[test]
+fn the_rank_that_was_seen_in_the_earliest_operation_is_the_latest() {
+    let mut history = PeerHistory::new(Nonce([1; 16]), 2, 5, algorithm_name);
+    let seen = |history: &mut PeerHistory, rank: Rank, sequence, awaited| {
+        history.peers[rank].record_seen(barrier(sequence).order_key(), None, awaited);
+    };
+    seen(&mut history, 0, 5, Some(1));
+    seen(&mut history, 1, 4, None);
+    seen(&mut history, 3, 4, None);
+    seen(&mut history, 4, 6, Some(2));
+    assert_eq!(history.latest_rank(&[]), None);
+    assert_eq!(history.latest_rank(&[0, 1]), Some(1), "rank 0 waits for rank 1");
+    assert_eq!(history.latest_rank(&[0]), Some(1), "the rank that rank 0 waits for");
+    assert_eq!(history.latest_rank(&[3, 1]), Some(3), "the first of equally late ranks");
+    assert_eq!(history.latest_rank(&[4]), Some(4), "rank 4 waits for this rank");
+    seen(&mut history, 1, 4, Some(0));
+    assert_eq!(history.latest_rank(&[0]), Some(1), "ranks that wait for each other");
+}

@@ -269,13 +269,8 @@ impl MessageExchange<'_> {
                 self.describe_last_seen(rank),
                 format_activity_answer(answer.as_deref())
             );
-            let mut chain = vec![self.endpoint.rank(), rank];
-            while let Some(next) = self.history.peers[chain[chain.len() - 1]].awaited_rank
-                && next < self.history.peers.len()
-                && !chain.contains(&next)
-            {
+            for next in self.history.wait_chain(rank) {
                 text = format!("{text}, and waited there for {}", self.describe_last_seen(next));
-                chain.push(next);
             }
             text
         };
@@ -310,8 +305,8 @@ impl MessageExchange<'_> {
             self.describe_ranks(&late)
         );
         let error = Error::new(ErrorKind::Timeout, message);
-        match late.first() {
-            Some(&rank) => error.with_culprit(rank),
+        match self.history.latest_rank(&late) {
+            Some(rank) => error.with_culprit(rank),
             None => error,
         }
     }
