@@ -203,6 +203,10 @@ fn describe_exit(forks: &ForkedChildren, rank: usize) -> String {
     let member = &members[rank];
     let exit = match (member.exit(), child_report.returned) {
         (Some(ending), _) if ending.signal().is_some() => format!("was ended by {ending}"),
+        // Exit handlers, a sanitizer for instance, can change the status after the return.
+        (Some(ending), Some(0)) if !ending.is_success() => {
+            format!("returned 0, and ended with {ending}")
+        }
         (_, Some(result)) => format!("returned {result}"),
         (Some(ending), None) => format!("ended with {ending}"),
         (None, None) => "did not end".to_owned(),
