@@ -124,6 +124,27 @@ impl SocketStream {
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
+    /// Receives the available data into the parts, in order. Zero bytes mean that the peer has
+    /// closed the connection, or that the parts have no room.
+    ///
+    /// # Errors
+    /// The error of the system; `WouldBlock` if no data is available.
+    pub fn receive_parts<const N: usize>(&self, parts: [Dst<'_>; N]) -> io::Result<usize> {
+        let mut vector = parts.map(|part| libc::iovec {
+            iov_base: part.as_mut_ptr().cast(),
+            iov_len: part.len(),
+        });
+        // SAFETY: all zero bytes are a message without address, parts and control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = vector.as_mut_ptr();
+        message.msg_iovlen = N;
+        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: the call writes at most the length of each part, which is writable, as the
+        // caller of the view's constructor guarantees.
+        let got = unsafe { libc::recvmsg(fd, &raw mut message, flags) };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Returns true if the connection has data to send, all sent data was acknowledged, and the
     /// peer has no room for more: its program does not read. Returns false on a Linux before 5.4,
     /// which does not report the room.

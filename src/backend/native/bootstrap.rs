@@ -409,6 +409,7 @@ impl NativeGroupPlan {
             Ok(tcp::TcpMember {
                 name: peers[rank].clone(),
                 nonce: infos[rank].rank_nonce,
+                process: infos[rank].process_cookie,
                 node: self.nodes.node_of(rank),
                 advert: advert.ok_or_else(|| malformed_peer_info(rank))?,
             })

@@ -1,7 +1,8 @@
 //! The handlers by which a mesh ([`TcpMeshShared`]) gets its connections and control frames:
 //!
 //! - [`ConnectionAcceptor`] adds the connections that peers made to this rank.
-//! - [`PeerConnectHandler`] adds the connections that this rank made to peers.
+//! - [`PeerConnectHandler`] adds the control connections that this rank made to peers.
+//! - [`LinkUser`] handles what happens on the links.
 //! - [`ControlHandler`] handles the frames that arrive on the control connections between the node
 //!   leaders.
 
@@ -10,15 +11,16 @@ use super::control_frame::ControlFrame;
 use super::hello::{CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal};
 use super::incoming_connection::ConnectionAcceptor;
 use super::link_proof::LinkTerms;
+use super::link_table::{LinkEnd, LinkUser};
 use super::members::ExpectedPeers;
-use super::mesh::{OutgoingStream, TcpMeshShared};
-use super::peer_connect::PeerConnectHandler;
+use super::mesh::TcpMeshShared;
+use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use crate::base::error::{Error, ErrorKind};
-use crate::base::ids::Rank;
+use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
-use crate::transport::{Channel, StreamDirection};
+use crate::transport::Channel;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -29,7 +31,7 @@ impl ConnectionAcceptor for TcpMeshShared {
         ExpectedPeers { epoch, me, members, leaders, lanes }.check(hello)?;
         let is_duplicate = match hello.purpose {
             ConnectionPurpose::Stream(channel) => {
-                lock(&self.stream_pair(hello.from, channel).incoming).is_some()
+                self.links.incoming(&self.link_key(hello.from, channel)).is_some()
             }
             ConnectionPurpose::Control => {
                 match lock(&self.control_connections).get(members[hello.from].node) {
@@ -56,73 +58,87 @@ impl ConnectionAcceptor for TcpMeshShared {
             drop(stream.send(acceptance));
             return self.add_control_connection(hello.from, stream);
         };
-        let slot = self.stream_pair(hello.from, channel);
-        let mut incoming = lock(&slot.incoming);
-        let refusal = match incoming.is_some() {
-            true => Some(HelloRefusal::Duplicate),
-            false => self.is_leaving.load(Ordering::Acquire).then_some(HelloRefusal::NoSuchRank),
-        };
-        if let Some(refusal) = refusal {
-            drop(incoming);
-            crate::log!(
-                LogLevel::Debug,
-                "dropped a stream of {}: {refusal}",
-                self.name(hello.from)
-            );
-            drop(stream.send(&[refusal as u8]));
-            return stream.shutdown_write();
-        }
+        // The link belongs to the process, so it is accepted even if this rank leaves now.
         let reset_armed = stream.set_reset_on_close(true);
-        *incoming = Some(Arc::clone(&stream));
-        // Send the acceptance under the lock, so that another thread cannot close the stream before
-        // these bytes.
-        drop(stream.send(acceptance));
-        drop(incoming);
-        let watch = |()| self.watch_stream(hello.from, channel, StreamDirection::In, &stream);
-        if let Err(cause) = reset_armed.and_then(watch) {
+        let accept = || drop(stream.send(acceptance));
+        if !self.links.add_incoming(self.link_key(hello.from, channel), &stream, accept) {
+            let refusal = HelloRefusal::Duplicate;
+            let name = self.name(hello.from);
+            crate::log!(LogLevel::Debug, "dropped a stream of {name}: {refusal}");
+            drop(stream.send(&[refusal as u8]));
+            return stream.close_gracefully();
+        }
+        if let Err(cause) = reset_armed {
             self.fail_all_nodes(&Error::system("watching a connection", cause));
         }
-        self.wake.raise();
     }
 }
 
 impl PeerConnectHandler for TcpMeshShared {
     fn on_connected(&self, hello: &Hello, stream: Arc<SocketStream>) {
-        let ConnectionPurpose::Stream(channel) = hello.purpose else {
-            return self.add_control_connection(hello.to, stream);
-        };
-        let mut out = lock(&self.stream_pair(hello.to, channel).outgoing);
-        if self.is_leaving.load(Ordering::Acquire) {
-            return stream.close_gracefully();
-        }
-        let reset_armed = stream.set_reset_on_close(true);
-        *out = OutgoingStream::Open(Arc::clone(&stream));
-        drop(out);
-        let watch = |()| self.watch_stream(hello.to, channel, StreamDirection::Out, &stream);
-        if let Err(cause) = reset_armed.and_then(watch) {
-            self.fail_all_nodes(&Error::system("watching a connection", cause));
-        }
-        self.wake.raise();
+        self.add_control_connection(hello.to, stream);
     }
 
-    fn on_failed(&self, hello: &Hello, error: Error) {
-        let ConnectionPurpose::Stream(channel) = hello.purpose else {
-            lock(&self.connect_error).get_or_insert(error);
-            self.doorbell.notify();
-            return;
-        };
-        let mut out = lock(&self.stream_pair(hello.to, channel).outgoing);
+    fn on_failed(&self, _: &Hello, error: Error) {
+        lock(&self.connect_error).get_or_insert(error);
+        self.doorbell.notify();
+    }
+}
+
+impl LinkUser for TcpMeshShared {
+    fn process_of(&self, rank: Rank) -> Option<Nonce> {
+        self.members.get(rank).map(|member| member.process)
+    }
+
+    fn on_input(&self, from: Rank, channel: Channel) {
+        match channel {
+            Channel::PointToPoint => self.messages.notify_peer(from),
+            Channel::Collective(_) => self.wake.wake(),
+        }
+    }
+
+    fn on_room(&self, to: Rank, channel: Channel) {
+        self.on_input(to, channel);
+    }
+
+    fn on_left(&self, from: Rank, reason: Option<Error>) {
+        if let Some(reason) = reason
+            && reason.culprit().is_none_or(|culprit| culprit < self.rank_count())
+        {
+            self.fail_all_nodes(&reason);
+        }
+        self.mark_announced_left(from);
+    }
+
+    fn on_unreachable(&self, to: Rank, channel: Channel, error: Error) {
         if error.kind() == ErrorKind::PeerFailed {
-            *out = OutgoingStream::Unused;
-            self.mark_left(hello.to);
+            self.mark_left(to);
         } else {
-            *out = OutgoingStream::Failed(error);
+            lock(&self.channel_pair(to, channel).outgoing).error = Some(error);
         }
-        drop(out);
-        self.wake.raise();
+        self.wake.wake();
         if channel == Channel::PointToPoint {
-            self.messages.notify_peer(hello.to);
+            self.messages.notify_peer(to);
         }
+    }
+
+    fn on_link_end(&self, peer: Rank, end: &LinkEnd) {
+        self.handle_link_end(peer, end);
+        // A wait must not use the descriptor of the link any more.
+        self.wake.wake();
+        self.messages.notify_peer(peer);
+    }
+
+    fn connector_to(
+        &self,
+        process: Nonce,
+        channel: Channel,
+        handler: Weak<dyn PeerConnectHandler>,
+    ) -> Option<crate::base::error::Result<Arc<PeerConnector>>> {
+        let is_there = |&rank: &Rank| rank != self.me && self.members[rank].process == process;
+        let rank = (0..self.rank_count()).find(is_there)?;
+        let purpose = ConnectionPurpose::Stream(channel);
+        Some(self.new_connector(rank, purpose, None, handler))
     }
 }
 

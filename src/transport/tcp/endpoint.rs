@@ -1,10 +1,14 @@
 //! [`TcpMesh`]: one rank's end of all streams of a group. Implements [`Endpoint`], whose functions
 //! the algorithms and the matching engine call to send, receive and wait.
 
-use super::failure_notice;
+use super::control_frame::ControlFrame;
 use super::hello::ConnectionPurpose;
+use super::incoming_link::IncomingLink;
+use super::link_frame::Frame;
+use super::link_table::LinkUser;
 use super::listener_registry::ListenerRegistry;
-use super::mesh::{OutgoingStream, TcpMeshShared};
+use super::mesh::TcpMeshShared;
+use super::outgoing_link::{OutgoingLink, SendOutcome};
 use super::peer_state::{HAS_DIED, HAS_LEFT, PRESENT};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -19,7 +23,6 @@ use crate::sys::stream::SocketStream;
 use crate::transport::{
     Channel, Endpoint, PeerName, ProgressHandler, StreamDirection, StreamInterest,
 };
-use crate::wait::service::DescriptorWatch;
 use crate::wait::{WaitPolicy, io};
 use serde_json::{Value, json};
 use std::os::fd::AsFd as _;
@@ -39,8 +42,6 @@ pub struct TcpMesh {
     /// The memory of [`Endpoint::wait_for_streams`]. Each wait reuses it, so that a wait allocates
     /// nothing.
     pub(super) poll_scratch: Mutex<PollScratch>,
-    /// The service thread's watches of the ends of streams.
-    pub(super) watches: Vec<DescriptorWatch>,
 }
 
 /// Reusable memory for one wait.
@@ -56,50 +57,65 @@ enum WaitCondition {
     /// The stream may be ready now, so the wait must not sleep.
     MaybeReady,
     /// The stream is ready when this socket is readable or writable.
-    OnStream(Arc<SocketStream>),
+    OnStream(Arc<SocketStream>, Interest),
     /// The `wake` event of the mesh reports the change, for example that the stream is connected.
     OnEvent,
 }
 
 impl TcpMesh {
-    /// Starts to connect a stream at its first use. Returns 0, the number of bytes sent so far.
-    fn begin_connect(&self, to: Rank, channel: Channel) -> Result<usize> {
-        let connector = self.shared.new_connector(
-            to,
-            ConnectionPurpose::Stream(channel),
-            Some(Deadline::after(REFUSED_RETRY_TIME)),
-        )?;
-        *lock(&self.shared.stream_pair(to, channel).outgoing) =
-            OutgoingStream::Connecting(Arc::clone(&connector));
-        // Do not hold the lock here: if the attempt fails inside this call, the failure handler
-        // locks the same entry.
-        connector.start();
+    /// Starts to connect a link at its first use. Returns 0, the number of bytes sent so far.
+    fn begin_connect(&self, link: &OutgoingLink, to: Rank, channel: Channel) -> Result<usize> {
+        let (purpose, limit) =
+            (ConnectionPurpose::Stream(channel), Deadline::after(REFUSED_RETRY_TIME));
+        link.connect(|handler| self.shared.new_connector(to, purpose, Some(limit), handler))?;
         Ok(0)
     }
 
     fn wait_condition(&self, interest: &StreamInterest) -> WaitCondition {
         let shared = self.shared.as_ref();
-        let slot = shared.stream_pair(interest.peer, interest.channel);
-        let peer_state = shared.peer_state(interest.peer);
+        let (peer, channel) = (interest.peer, interest.channel);
+        let peer_state = shared.peer_state(peer);
         if peer_state == HAS_DIED {
             // No more data arrives. The event reports the reason of the death.
             return WaitCondition::OnEvent;
         }
         // A peer that is leaving receives no more data, so an outgoing stream waits for the event.
         let (present, leaving) = (peer_state == PRESENT, peer_state == HAS_LEFT);
+        let on_input = |link: Option<Arc<IncomingLink>>| match link {
+            Some(link) => WaitCondition::OnStream(Arc::clone(&link.stream), Interest::READ),
+            None => WaitCondition::OnEvent,
+        };
         match interest.direction {
-            StreamDirection::In => match &*lock(&slot.incoming) {
-                Some(stream) => WaitCondition::OnStream(Arc::clone(stream)),
-                None if present || leaving => WaitCondition::OnEvent,
-                None => WaitCondition::MaybeReady,
-            },
+            StreamDirection::In => {
+                let incoming = shared.incoming_channel(peer, channel);
+                let link = shared.incoming_link(peer, channel);
+                if incoming.has_bytes() {
+                    WaitCondition::MaybeReady
+                } else if incoming.is_drained() || link.is_none() {
+                    let awaits_event = present || leaving;
+                    if awaits_event { WaitCondition::OnEvent } else { WaitCondition::MaybeReady }
+                } else {
+                    on_input(link)
+                }
+            }
             StreamDirection::Out if leaving => WaitCondition::OnEvent,
             StreamDirection::Out if !present => WaitCondition::MaybeReady,
-            StreamDirection::Out => match &*lock(&slot.outgoing) {
-                OutgoingStream::Open(stream) => WaitCondition::OnStream(Arc::clone(stream)),
-                OutgoingStream::Connecting(_) => WaitCondition::OnEvent,
-                OutgoingStream::Unused | OutgoingStream::Failed(_) => WaitCondition::MaybeReady,
-            },
+            StreamDirection::Out => {
+                let slot = lock(&shared.channel_pair(peer, channel).outgoing);
+                let Some((link, outgoing)) = &slot.channel else {
+                    return WaitCondition::MaybeReady;
+                };
+                match link.stream() {
+                    _ if slot.error.is_some() => WaitCondition::MaybeReady,
+                    // The grant arrives on the link from the peer.
+                    Some(_) if !link.is_granted(outgoing) => {
+                        on_input(shared.incoming_link(peer, channel))
+                    }
+                    Some(stream) => WaitCondition::OnStream(stream, Interest::WRITE),
+                    None if link.is_connecting() || link.has_ended() => WaitCondition::OnEvent,
+                    None => WaitCondition::MaybeReady,
+                }
+            }
         }
     }
 }
@@ -130,26 +146,41 @@ impl Endpoint for TcpMesh {
         if shared.peer_state(to) != PRESENT {
             return shared.result_after_end(to);
         }
-        let out = lock(&shared.stream_pair(to, channel).outgoing);
-        let has_ended = match &*out {
-            OutgoingStream::Open(stream) => match stream.send_parts(parts) {
-                Ok(sent) => return Ok(sent),
-                Err(cause) => shared.classify_error(to, cause)?,
-            },
-            OutgoingStream::Connecting(_) => return Ok(0),
-            OutgoingStream::Failed(error) => return Err(error.clone()),
-            OutgoingStream::Unused => {
-                drop(out);
-                return self.begin_connect(to, channel);
+        let mut slot = lock(&shared.channel_pair(to, channel).outgoing);
+        if let Some(error) = &slot.error {
+            return Err(error.clone());
+        }
+        let (link, outgoing) = slot.channel.get_or_insert_with(|| {
+            let link = shared.links.acquire(shared.link_key(to, channel));
+            let user: Weak<dyn LinkUser> = shared.weak.clone();
+            let outgoing = link.new_channel(shared.ranks_to(to), user);
+            (link, outgoing)
+        });
+        match link.send(outgoing, parts) {
+            SendOutcome::Sent(sent) => Ok(sent),
+            SendOutcome::NotGranted => {
+                drop(slot);
+                shared.incoming_link(to, channel).iter().for_each(|link| link.drain());
+                Ok(0)
             }
-        };
-        drop(out);
-        if has_ended { shared.result_after_end(to) } else { Ok(0) }
+            SendOutcome::Unconnected => {
+                let link = Arc::clone(link);
+                drop(slot);
+                self.begin_connect(&link, to, channel)
+            }
+            SendOutcome::Ended => {
+                drop(slot);
+                shared.result_after_end(to)
+            }
+        }
     }
 
     fn is_held_by_receiver(&self, to: Rank, channel: Channel) -> bool {
-        let out = lock(&self.shared.stream_pair(to, channel).outgoing);
-        matches!(&*out, OutgoingStream::Open(stream) if stream.is_held_by_receiver())
+        let slot = lock(&self.shared.channel_pair(to, channel).outgoing);
+        slot.channel.as_ref().is_some_and(|(link, outgoing)| {
+            !link.is_granted(outgoing)
+                || link.stream().is_some_and(|stream| stream.is_held_by_receiver())
+        })
     }
 
     fn try_receive(&self, from: Rank, channel: Channel, into: Dst<'_>) -> Result<usize> {
@@ -157,56 +188,66 @@ impl Endpoint for TcpMesh {
         if into.is_empty() {
             return Ok(0);
         }
-        let mut incoming = lock(&shared.stream_pair(from, channel).incoming);
-        let Some(stream) = incoming.as_ref() else {
-            drop(incoming);
-            return shared.result_after_end(from);
+        let incoming = shared.incoming_channel(from, channel);
+        let link = shared.incoming_link(from, channel);
+        let got = match &link {
+            Some(link) => link.receive(incoming, into),
+            None => 0,
         };
-        let has_ended = match stream.receive_into(into) {
-            Ok(0) => {
-                shared.mark_left(from);
-                // Remove the stream from its entry. Otherwise every later wait would end
-                // immediately, because the stream stays readable after its end.
-                incoming.take().iter().for_each(|stream| stream.close_gracefully());
-                true
-            }
-            Ok(got) => return Ok(got),
-            Err(cause) => shared.classify_error(from, cause)?,
-        };
-        drop(incoming);
-        if has_ended { shared.result_after_end(from) } else { Ok(0) }
+        if got > 0 {
+            return Ok(got);
+        }
+        let (taken, grant) = incoming.take(into);
+        if taken > 0 {
+            let key = shared.link_key(from, channel);
+            grant.into_iter().for_each(|grant| shared.links.send_grant(&key, grant));
+            return Ok(taken);
+        }
+        let may_arrive = link.is_some_and(|link| !link.is_over.load(Ordering::Acquire));
+        if may_arrive && incoming.is_open() && !incoming.is_drained() {
+            return Ok(0);
+        }
+        shared.result_after_end(from)
     }
 
     fn wait_for_streams(&self, interests: &[StreamInterest], limit: Duration) {
         let shared = self.shared.as_ref();
+        let event = match shared.links.take_event() {
+            Ok(event) => event,
+            Err(error) => {
+                crate::log!(LogLevel::Error, "cannot wait for peers: {error}");
+                return;
+            }
+        };
         let doorbell = shared.domain.region().doorbell(shared.domain.rank());
         let mut scratch = lock(&self.poll_scratch);
         let PollScratch { poll_set: set, streams } = &mut *scratch;
-        set.push(shared.wake.as_fd(), Interest::READ);
+        set.push(event.as_fd(), Interest::READ);
+        shared.wake.begin_wait(&event);
         doorbell.listen();
         let mut may_sleep = !shared.domain.region().abort_record().is_set();
         for interest in interests {
             match self.wait_condition(interest) {
                 WaitCondition::MaybeReady => may_sleep = false,
                 WaitCondition::OnEvent => {}
-                WaitCondition::OnStream(stream) => {
-                    let write = interest.direction == StreamDirection::Out;
-                    set.push(stream.as_fd(), Interest { read: !write, write });
+                WaitCondition::OnStream(stream, interest) => {
+                    set.push(stream.as_fd(), interest);
                     streams.push(stream);
                 }
             }
         }
-        if may_sleep && let Err(cause) = io::wait_for_any(set, limit) {
+        if may_sleep
+            && !shared.wake.is_woken()
+            && let Err(cause) = io::wait_for_any(set, limit)
+        {
             crate::log!(LogLevel::Error, "cannot wait for peers: {cause}");
         }
         doorbell.stop_listening();
-        // Clear the event: the caller polls all its conditions after this wait. If the event is not
-        // raised, skip the system call that clears it.
-        if set.is_first_ready() {
-            shared.wake.clear();
-        }
+        shared.wake.end_wait();
         set.clear();
         streams.clear();
+        event.clear();
+        shared.links.return_event(event);
     }
 
     fn collect_ready_peers(&self, peers: &mut Vec<Rank>) {
@@ -214,13 +255,12 @@ impl Endpoint for TcpMesh {
     }
 
     fn set_progress_handler(&self, handler: Weak<dyn ProgressHandler>) {
-        if let Err(error) = self.shared.messages.set_progress_handler(handler) {
-            self.shared.fail_all_nodes(&error);
-        }
+        self.shared.messages.set_progress_handler(handler);
     }
 
     fn pause_progress_handler(&self, paused: bool) {
-        self.shared.messages.pause(paused);
+        let has_failed = self.shared.domain.region().abort_record().is_set();
+        self.shared.messages.pause(paused, !has_failed);
     }
 
     fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
@@ -234,9 +274,9 @@ impl Endpoint for TcpMesh {
     fn describe(&self) -> Value {
         let shared = self.shared.as_ref();
         let advert = &shared.members[shared.me].advert;
-        let open = shared.stream_pairs.iter().find_map(|slot| match &*lock(&slot.outgoing) {
-            OutgoingStream::Open(stream) => Some(socket::congestion_control(stream.as_ref())),
-            _ => None,
+        let open = shared.channel_pairs.iter().find_map(|pair| {
+            let stream = lock(&pair.outgoing).channel.as_ref()?.0.stream()?;
+            Some(socket::congestion_control(stream.as_ref()))
         });
         let addresses = |list: &[super::advert::RailAddress]| -> Vec<String> {
             list.iter().map(|rail_address| rail_address.address.to_string()).collect()
@@ -259,31 +299,56 @@ impl Endpoint for TcpMesh {
     }
 }
 
+impl TcpMesh {
+    /// Tells a peer that this rank leaves the group, on all links to the peer's process.
+    fn announce_departure(&self, peer: Rank, reason: &[u8]) {
+        let shared = self.shared.as_ref();
+        let frame = Frame::Leave { ranks: shared.ranks_to(peer), payload: reason.len() };
+        let mut has_told = false;
+        for channel in shared.channels() {
+            let slot = std::mem::take(&mut *lock(&shared.channel_pair(peer, channel).outgoing));
+            let key = shared.link_key(peer, channel);
+            let used = slot.channel.map(|(link, _)| link);
+            let is_known = || shared.links.outgoing(&key).is_some();
+            let Some(link) = used.or_else(|| is_known().then(|| shared.links.acquire(key))) else {
+                continue;
+            };
+            has_told = true;
+            link.send_frame(&frame, reason);
+            shared.links.release(&link);
+        }
+        let has_sent = |channel: &Channel| {
+            shared.used_incoming_channel(peer, *channel).is_some_and(|it| it.is_open())
+        };
+        // A peer that has sent bytes awaits that this rank takes them.
+        if let Some(channel) = shared.channels().find(has_sent).filter(|_| !has_told) {
+            let link = shared.links.acquire(shared.link_key(peer, channel));
+            link.send_frame(&frame, reason);
+            if let Err(error) = self.begin_connect(&link, peer, channel) {
+                crate::log!(LogLevel::Debug, "cannot report that this rank leaves: {error}");
+            }
+            shared.links.release(&link);
+        }
+    }
+}
+
 impl Drop for TcpMesh {
     fn drop(&mut self) {
         let shared = self.shared.as_ref();
         shared.is_leaving.store(true, Ordering::Release);
         self.registry.unregister((shared.group, shared.me));
         shared.messages.stop();
-        self.watches.clear();
         for connector in lock(&shared.connectors).drain(..) {
             connector.cancel();
         }
         shared.close_control_connections();
-        let failure = shared.domain.failure();
-        for slot in &shared.stream_pairs {
-            let out = std::mem::take(&mut *lock(&slot.outgoing));
-            match &out {
-                OutgoingStream::Connecting(connector) => connector.cancel(),
-                OutgoingStream::Open(stream) => stream.close_gracefully(),
-                OutgoingStream::Unused | OutgoingStream::Failed(_) => {}
-            }
-            if let Some(stream) = lock(&slot.incoming).take() {
-                failure
-                    .iter()
-                    .for_each(|reason| failure_notice::send_reason(&stream, reason.clone()));
-                stream.close_gracefully();
-            }
+        let mut reason = Vec::new();
+        if let Some(failure) = shared.domain.failure() {
+            ControlFrame::Abort(failure).encode(&mut reason);
         }
+        for peer in (0..shared.rank_count()).filter(|&peer| peer != shared.me) {
+            self.announce_departure(peer, &reason);
+        }
+        shared.links.unregister((shared.group, shared.me));
     }
 }

@@ -9,10 +9,13 @@ use super::heartbeat_monitor;
 use super::hello::ConnectionPurpose;
 use super::incoming_connection::ConnectionAcceptor;
 use super::interface::{self, AddressFamily, InterfaceAddress, InterfaceRules};
+use super::link_table::{LinkTable, LinkUser};
 use super::listener_registry::ListenerRegistry;
 use super::members::{TcpJoinConfig, node_leaders};
-use super::mesh::{StreamEndHandler, StreamPair, TcpMeshShared};
+use super::mesh::{ChannelPair, TcpMeshShared};
+use super::mesh_waker::MeshWaker;
 use super::message_streams::MessageStreams;
+use super::peer_connect::PeerConnectHandler;
 use super::peer_state::PRESENT;
 use super::port_range::port_range;
 use super::published_address::PublishedAddress;
@@ -24,8 +27,6 @@ use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::security::CipherSet;
-use crate::sys::eventfd::EventFd;
-use crate::sys::poll::Poller;
 use crate::sys::{host, netif, socket};
 use crate::transport::{DoorbellListener, MAX_COLLECTIVE_STREAMS, SharedDomain};
 use crate::wait::doorbell::Doorbell;
@@ -191,7 +192,7 @@ impl TcpListening {
     ) -> Result<TcpMesh> {
         let leaders = node_leaders(join_config.members);
         let node = join_config.members[join_config.me].node;
-        let shared = new_shared(join_config, domain, &leaders)?;
+        let shared = new_shared(join_config, domain, &leaders, self.registry.links())?;
         let task = Arc::downgrade(&shared);
         let forward_task = ServiceTask::new(move || {
             task.upgrade().iter().for_each(|shared| shared.forward_updates())
@@ -199,31 +200,30 @@ impl TcpListening {
         // `set` cannot fail, because each of the two cells is set only here.
         drop(shared.forward_task.set(forward_task));
         drop(shared.delayed_event_alarm.set(new_delayed_event_alarm(&shared)?));
-        let stream_ends = StreamEndHandler {
-            shared: Arc::downgrade(&shared),
-            poller: Arc::clone(&shared.end_poller),
-        };
         let listener: Arc<dyn DoorbellListener> = shared.clone();
         shared.domain.add_listener(Arc::downgrade(&listener));
         let acceptor: Arc<dyn ConnectionAcceptor> = shared.clone();
         let key = (join_config.group, join_config.me);
         self.registry.register(key, Arc::downgrade(&acceptor))?;
+        let user: Weak<dyn LinkUser> = shared.weak.clone();
+        shared.links.register(key, &user);
         // After this line, an error drops `mesh`, so this rank leaves the group.
         let mesh = TcpMesh {
             shared: Arc::clone(&shared),
             registry: self.registry,
             poll_scratch: Mutex::new(PollScratch::default()),
-            watches: vec![service::watch(Arc::new(stream_ends))?],
         };
         if shared.is_leader {
             if let Some(timing) = join_config.vitals.timing {
                 heartbeat_monitor::start(&shared, timing)?;
             }
+            let handler: Weak<dyn PeerConnectHandler> = shared.weak.clone();
             for &leader in leaders.iter().take(node) {
                 let connector = shared.new_connector(
                     leader,
                     ConnectionPurpose::Control,
                     Some(*join_config.deadline),
+                    handler.clone(),
                 )?;
                 lock(&shared.connectors).push(Arc::clone(&connector));
                 connector.start();
@@ -251,13 +251,13 @@ fn new_shared(
     join_config: &TcpJoinConfig<'_>,
     domain: Arc<dyn SharedDomain>,
     leaders: &[Rank],
+    links: &Arc<LinkTable>,
 ) -> Result<Arc<TcpMeshShared>> {
     let ranks = join_config.members.len();
     let wanted_lanes = join_config.members.first().map_or(1, |first| first.advert.lanes);
     let lanes = wanted_lanes.clamp(1, u8::try_from(MAX_COLLECTIVE_STREAMS).unwrap_or(1));
     let is_leader = leaders.contains(&join_config.me);
-    let (end_poller, wake, messages) =
-        (Arc::new(Poller::new()?), EventFd::new()?, MessageStreams::new()?);
+    let messages = MessageStreams::new(Arc::clone(links))?;
     let control_connections: Vec<Option<Arc<ControlConnection>>> =
         if is_leader { leaders.iter().map(|_| None).collect() } else { Vec::new() };
     let slots = ranks * (usize::from(lanes) + 1);
@@ -270,10 +270,11 @@ fn new_shared(
         leaders: leaders.to_vec(),
         lanes,
         wait_policy: join_config.wait_policy,
-        stream_pairs: (0..slots).map(|_| StreamPair::default()).collect(),
+        links: Arc::clone(links),
+        channel_pairs: (0..slots).map(|_| ChannelPair::default()).collect(),
+        announced_departures: Mutex::new(vec![false; ranks]),
         peer_states: (0..ranks).map(|_| AtomicU8::new(PRESENT)).collect(),
-        end_poller,
-        wake,
+        wake: MeshWaker::default(),
         messages,
         delayed_events: Mutex::default(),
         delayed_event_alarm: OnceLock::new(),

@@ -10,6 +10,7 @@
 
 use super::hello::{ConnectionPurpose, Hello};
 use super::incoming_connection::{ConnectionAcceptor, IncomingConnection, IncomingConnections};
+use super::link_table::LinkTable;
 use super::port_range;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
@@ -54,6 +55,7 @@ pub(super) struct ListenerRegistry {
     /// but no service thread, so it cannot use the copy.
     pid: u32,
     inner: Arc<ListenerRegistryInner>,
+    links: Arc<LinkTable>,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,12 @@ impl ListenerRegistry {
         let inner = Arc::new(ListenerRegistryInner { state, max_unidentified, max_unconfirmed });
         let alarm = service::alarm(Arc::new(HandshakeTimeout(Arc::downgrade(&inner))))?;
         inner.state().alarm = Some(alarm);
-        Ok(Self { pid: host::pid(), inner })
+        Ok(Self { pid: host::pid(), inner, links: LinkTable::new()? })
+    }
+
+    /// Returns the links of the process.
+    pub(super) fn links(&self) -> &Arc<LinkTable> {
+        &self.links
     }
 
     /// Returns the listening port at an address.
@@ -174,6 +181,7 @@ impl Drop for ListenerRegistry {
         let state = std::mem::take(&mut *self.inner.state());
         let all = state.unidentified.iter().chain(&state.unconfirmed);
         all.for_each(|(_, connection)| connection.stop_watching());
+        self.links.close();
     }
 }
 

@@ -17,6 +17,9 @@ pub struct TcpMember {
     /// The nonce of the rank: a random number that the rank published. The proofs of its
     /// connections depend on it.
     pub nonce: Nonce,
+    /// The random number of the rank's process. The ranks of all groups in two processes share the
+    /// links between these processes.
+    pub process: Nonce,
     /// The index of the rank's node, from 0. The first rank of each node is the node leader.
     pub node: usize,
     /// The addresses at which the rank accepts connections.

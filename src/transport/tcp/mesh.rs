@@ -1,16 +1,14 @@
-//! The mesh: the state of [`Endpoint`](crate::transport::Endpoint) over TCP. There is one TCP
-//! connection for each peer, direction and channel in use.
+//! The mesh: the state of [`Endpoint`](crate::transport::Endpoint) over TCP. The streams of a group
+//! are channels on the links of the process ([`link_table`](super::link_table)).
 //!
-//! A connection has no framing: after the hello, all its bytes are the caller's, and the receiver
-//! reads them directly into the destination buffer. A rank can therefore not send a message that
-//! says why it ends a connection. Instead, the kind of the end says this:
+//! A rank that leaves the group in order says so on its links, after its last bytes. The end of a
+//! link shows how the other process has ended:
 //!
-//! * An end of file means that the peer has left in order. A rank that leaves in order sends a FIN
-//!   on each connection after its last bytes.
-//! * Every other end means that the peer has died. A rank that dies must not send a FIN. Therefore
-//!   the mesh sets every connection to be *reset* when it is closed
-//!   ([`SocketStream::set_reset_on_close`]), also when the system closes it because the process has
-//!   died. Only an orderly departure undoes this setting.
+//! * An end of file means that the process has left all its groups in order.
+//! * Every other end means that the process has died. A process that dies must not send a FIN.
+//!   Therefore every link is set to be *reset* when it is closed
+//!   ([`SocketStream::set_reset_on_close`](crate::sys::stream::SocketStream)), also when the system
+//!   closes it because the process has died. Only an orderly departure undoes this setting.
 //!
 //! If a rank dies, the data that its system has not sent yet is lost. A reset may also be lost on
 //! the network, and a host that has failed sends no reset. In both cases, the peers learn of the
@@ -20,51 +18,51 @@
 use super::connect_target::PeerConnectTarget;
 use super::control::ControlConnection;
 use super::control_frame::ControlFrame;
-use super::failure_notice;
 use super::hello::{ConnectionPurpose, Hello};
 use super::link_proof::LinkTerms;
+use super::incoming_channel::IncomingChannel;
+use super::incoming_link::IncomingLink;
+use super::link_frame::ChannelRanks;
+use super::link_table::{LinkEnd, LinkKey, LinkTable, LinkUser};
 use super::members::TcpMember;
+use super::mesh_waker::MeshWaker;
 use super::message_streams::MessageStreams;
+use super::outgoing_link::{OutgoingChannel, OutgoingLink};
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
+use super::peer_state::PRESENT;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::security::LinkSecurity;
-use crate::sys::eventfd::EventFd;
-use crate::sys::poll::{Interest, PollEvents, Poller};
-use crate::sys::stream::{SocketStream, is_transient};
-use crate::transport::{
-    Channel, DoorbellListener, HeartbeatConfig, PeerName, SharedDomain, StreamDirection,
-};
+use crate::transport::{Channel, DoorbellListener, HeartbeatConfig, PeerName, SharedDomain};
 use crate::wait::WaitPolicy;
 use crate::wait::doorbell::Doorbell;
-use crate::wait::service::{Alarm, DescriptorHandler, WatchAction};
+use crate::wait::service::Alarm;
 use crate::wait::service_task::ServiceTask;
 use std::collections::BTreeMap;
 use std::io::ErrorKind as Io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
-/// The state of an outgoing stream.
+/// The two channels of one kind between this rank and one peer.
 #[derive(Debug, Default)]
-pub(super) enum OutgoingStream {
-    #[default]
-    Unused,
-    Connecting(Arc<PeerConnector>),
-    Open(Arc<SocketStream>),
-    Failed(Error),
+pub(super) struct ChannelPair {
+    pub(super) outgoing: Mutex<OutgoingSlot>,
+    incoming: OnceLock<Arc<IncomingChannel>>,
+    /// The link from the peer's process, once it is known.
+    incoming_link: Mutex<Option<Arc<IncomingLink>>>,
 }
 
-/// The two streams of one channel between this rank and one peer.
+/// The sending end of a channel.
 #[derive(Debug, Default)]
-pub(super) struct StreamPair {
-    pub(super) outgoing: Mutex<OutgoingStream>,
-    pub(super) incoming: Mutex<Option<Arc<SocketStream>>>,
+pub(super) struct OutgoingSlot {
+    pub(super) channel: Option<(Arc<OutgoingLink>, Arc<OutgoingChannel>)>,
+    /// Why the peer cannot be reached.
+    pub(super) error: Option<Error>,
 }
 
 /// An event that takes effect after a delay.
@@ -89,14 +87,15 @@ pub(super) struct TcpMeshShared {
     pub(super) lanes: u8,
     pub(super) wait_policy: WaitPolicy,
     pub(super) domain: Arc<dyn SharedDomain>,
-    /// All streams, indexed by peer and channel.
-    pub(super) stream_pairs: Vec<StreamPair>,
+    /// The links of the process.
+    pub(super) links: Arc<LinkTable>,
+    /// All channels, indexed by peer and channel.
+    pub(super) channel_pairs: Vec<ChannelPair>,
     pub(super) peer_states: Vec<AtomicU8>,
-    /// The poller that reports the end of each stream to the service thread.
-    pub(super) end_poller: Arc<Poller>,
-    /// The event that ends a wait. It is raised after a change that the descriptors of the streams
-    /// do not show.
-    pub(super) wake: EventFd,
+    /// For each peer, whether it has said that it leaves the group.
+    pub(super) announced_departures: Mutex<Vec<bool>>,
+    /// Ends a wait after a change that the descriptors of the links do not show.
+    pub(super) wake: MeshWaker,
     pub(super) messages: Arc<MessageStreams>,
     /// The events that take effect later, each with its time.
     pub(super) delayed_events: Mutex<Vec<(Instant, DelayedPeerEvent)>>,
@@ -154,7 +153,7 @@ impl TcpMeshShared {
         &self.members[rank].name
     }
 
-    pub(super) fn channel_count(&self) -> usize {
+    fn channel_count(&self) -> usize {
         usize::from(self.lanes) + 1
     }
 
@@ -166,8 +165,47 @@ impl TcpMeshShared {
         peer * self.channel_count() + channel
     }
 
-    pub(super) fn stream_pair(&self, peer: Rank, channel: Channel) -> &StreamPair {
-        &self.stream_pairs[self.pair_index(peer, channel)]
+    pub(super) fn channel_pair(&self, peer: Rank, channel: Channel) -> &ChannelPair {
+        &self.channel_pairs[self.pair_index(peer, channel)]
+    }
+
+    /// Returns all kinds of channels.
+    pub(super) fn channels(&self) -> impl Iterator<Item = Channel> {
+        (0..self.lanes).map(Channel::Collective).chain([Channel::PointToPoint])
+    }
+
+    pub(super) fn link_key(&self, peer: Rank, channel: Channel) -> LinkKey {
+        LinkKey { own: self.members[self.me].process, peer: self.members[peer].process, channel }
+    }
+
+    pub(super) fn ranks_to(&self, peer: Rank) -> ChannelRanks {
+        ChannelRanks { group: self.group, from: self.me, to: peer }
+    }
+
+    /// Returns the channel from a peer.
+    pub(super) fn incoming_channel(&self, peer: Rank, channel: Channel) -> &Arc<IncomingChannel> {
+        self.channel_pair(peer, channel).incoming.get_or_init(|| {
+            let user: Weak<dyn LinkUser> = self.weak.clone();
+            self.links.channel((self.group, self.me), peer, channel, &user)
+        })
+    }
+
+    /// Returns the channel from a peer, if it was used.
+    pub(super) fn used_incoming_channel(
+        &self,
+        peer: Rank,
+        channel: Channel,
+    ) -> Option<&Arc<IncomingChannel>> {
+        self.channel_pair(peer, channel).incoming.get()
+    }
+
+    /// Returns the link from a peer's process, if there is one.
+    pub(super) fn incoming_link(&self, peer: Rank, channel: Channel) -> Option<Arc<IncomingLink>> {
+        let mut known = lock(&self.channel_pair(peer, channel).incoming_link);
+        if known.as_ref().is_none_or(|link| link.is_over.load(Ordering::Acquire)) {
+            *known = self.links.incoming(&self.link_key(peer, channel));
+        }
+        known.clone()
     }
 
     /// Fails the group, for a reason that the other nodes do not know yet. The leader of this node
@@ -248,7 +286,7 @@ impl TcpMeshShared {
         frames
     }
 
-    /// Creates a connector for a stream or a control connection.
+    /// Creates a connector for a link or a control connection.
     ///
     /// # Errors
     /// `Connection` if no address is reachable.
@@ -257,6 +295,7 @@ impl TcpMeshShared {
         to: Rank,
         purpose: ConnectionPurpose,
         retry_until: Option<Deadline>,
+        handler: Weak<dyn PeerConnectHandler>,
     ) -> Result<Arc<PeerConnector>> {
         let (own, peer) = (&self.members[self.me], &self.members[to]);
         let terms = LinkTerms::between(&self.security, own, peer);
@@ -269,103 +308,46 @@ impl TcpMeshShared {
             security: terms.setting(),
             cipher: terms.cipher(),
         };
-        let handler: Weak<dyn PeerConnectHandler> = self.weak.clone();
         let target = PeerConnectTarget::between(hello, terms, own, peer, retry_until)?;
         Ok(PeerConnector::new(target, handler))
     }
 
-    /// Starts to watch a new stream for its end and, for a point-to-point stream, for readiness.
-    pub(super) fn watch_stream(
-        &self,
-        peer: Rank,
-        channel: Channel,
-        direction: StreamDirection,
-        stream: &Arc<SocketStream>,
-    ) -> std::io::Result<()> {
-        if channel == Channel::PointToPoint {
-            let interest = match direction {
-                StreamDirection::In => Interest::READ,
-                StreamDirection::Out => Interest::WRITE,
-            };
-            self.messages.add_stream(stream.as_fd(), peer, interest)?;
+    /// Handles the end of a link to or from a peer. Classifies it as a departure or a death of the
+    /// peer, unless the peer has left the group before.
+    pub(super) fn handle_link_end(&self, peer: Rank, end: &LinkEnd) {
+        if self.peer_state(peer) != PRESENT {
+            return;
         }
-        let token =
-            self.pair_index(peer, channel) * 2 + usize::from(direction == StreamDirection::In);
-        self.end_poller.add_hang_up(stream.as_fd(), u64::try_from(token).unwrap_or(u64::MAX))
-    }
-
-    /// Handles the end of a stream, on the service thread. `token` identifies the stream.
-    fn handle_stream_end(&self, token: u64) {
-        let Ok(token) = usize::try_from(token) else { return };
-        let (index, incoming) = (token / 2, token % 2 == 1);
-        let Some(slot) = self.stream_pairs.get(index) else { return };
-        let peer = index / self.channel_count();
-        let (reason, outcome) = if incoming {
-            let stream = lock(&slot.incoming);
-            (None, stream.as_ref().map_or(Ok(()), |stream| self.classify_stream_end(peer, stream)))
-        } else {
-            match &*lock(&slot.outgoing) {
-                OutgoingStream::Open(stream) => {
-                    let reason = failure_notice::receive_reason(stream, self.rank_count());
-                    (reason, self.classify_stream_end(peer, stream))
-                }
-                _ => (None, Ok(())),
-            }
-        };
-        for error in reason.into_iter().chain(outcome.err()) {
-            self.fail_all_nodes(&error);
-        }
-    }
-
-    /// Classifies the end of a stream as a departure or a death of the peer, and records this. The
-    /// caller has locked the entry of the stream.
-    fn classify_stream_end(&self, peer: Rank, stream: &SocketStream) -> Result<()> {
-        // This call fails only if the poller does not watch the stream, which does not matter.
-        drop(self.end_poller.remove(stream.as_fd()));
-        match stream.take_error() {
-            Some(cause) => self.classify_error(peer, cause).map(drop),
-            None => {
-                self.mark_left(peer);
-                Ok(())
-            }
-        }
-    }
-
-    /// Classifies the error of a transfer with a peer. If the peer has left or died, records this
-    /// and returns true. Returns false if the error is transient. The caller has locked the entry
-    /// of the stream.
-    ///
-    /// # Errors
-    /// `System` for a failure of this rank.
-    pub(super) fn classify_error(&self, peer: Rank, cause: std::io::Error) -> Result<bool> {
-        if is_transient(&cause) {
-            return Ok(false);
-        }
-        match cause.kind() {
+        match end {
             // The system reports this error if the end of file from the peer arrived before the
             // connection was closed.
-            Io::BrokenPipe => self.mark_left(peer),
-            Io::ConnectionReset
-            | Io::ConnectionAborted
-            | Io::TimedOut
-            | Io::HostUnreachable
-            | Io::NetworkUnreachable => self.mark_died(peer, &cause.to_string()),
-            _ => {
-                let what = format_args!("transfer on the connection to {}", self.name(peer));
-                return Err(Error::system(what, cause));
-            }
+            LinkEnd::Broken(cause) if cause.kind() == Io::BrokenPipe => self.mark_left(peer),
+            LinkEnd::Closed => self.mark_left(peer),
+            LinkEnd::Broken(cause) => match cause.kind() {
+                Io::ConnectionReset
+                | Io::ConnectionAborted
+                | Io::TimedOut
+                | Io::HostUnreachable
+                | Io::NetworkUnreachable
+                | Io::InvalidData => self.mark_died(peer, &cause.to_string()),
+                _ => {
+                    let name = self.name(peer);
+                    let message = format!("transfer on the connection to {name}: {cause}");
+                    self.fail_all_nodes(&Error::new(ErrorKind::System, message));
+                }
+            },
         }
-        Ok(true)
     }
 }
 
 impl DoorbellListener for TcpMeshShared {
     fn on_doorbell(&self) {
-        self.wake.raise();
+        self.wake.wake();
         if self.domain.region().abort_record().is_set()
             && !self.is_failure_reported.swap(true, Ordering::AcqRel)
         {
             self.mark_culprit_died();
+            self.messages.stop_counting();
             self.messages.wake_progress();
             self.doorbell.notify();
         }
@@ -375,27 +357,5 @@ impl DoorbellListener for TcpMeshShared {
         {
             news.wake();
         }
-    }
-}
-
-/// The handler of the service thread for the ends of all streams.
-#[derive(Debug)]
-pub(super) struct StreamEndHandler {
-    pub(super) shared: Weak<TcpMeshShared>,
-    pub(super) poller: Arc<Poller>,
-}
-
-impl DescriptorHandler for StreamEndHandler {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.poller.as_fd()
-    }
-
-    fn on_readable(&self) -> WatchAction {
-        let Some(shared) = self.shared.upgrade() else { return WatchAction::Done };
-        let mut events = PollEvents::with_capacity(64);
-        if self.poller.poll_now(&mut events).is_ok() {
-            events.iter().for_each(|event| shared.handle_stream_end(event.token));
-        }
-        WatchAction::Keep
     }
 }

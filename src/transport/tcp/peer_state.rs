@@ -15,10 +15,11 @@
 //!   within [`LEAVE_TIMEOUT`]. Then the peer has not left: a device between the hosts has ended the
 //!   one connection. This counts as a death.
 
-use super::mesh::{DelayedPeerEvent, StreamPair, TcpMeshShared};
+use super::mesh::{DelayedPeerEvent, TcpMeshShared};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
 use crate::base::sync::lock;
+use crate::transport::Channel;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -81,9 +82,14 @@ impl TcpMeshShared {
         error.with_fault(RankFault::Unreachable)
     }
 
-    /// Records that a stream of the peer ended with a FIN (an orderly end). The socket reports this
-    /// end only once. A caller that has read it must therefore call this function before it unlocks
-    /// the stream's entry. Otherwise another thread would not learn that the stream has ended.
+    /// Records that the peer has said that it leaves the group.
+    pub(super) fn mark_announced_left(&self, peer: Rank) {
+        lock(&self.announced_departures)[peer] = true;
+        self.mark_left(peer);
+    }
+
+    /// Records that a link of the peer's process ended with a FIN (an orderly end), or that the peer
+    /// has left the group.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.peer_states[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
             let reason = "one of its connections ended, but its other connections did not";
@@ -92,7 +98,7 @@ impl TcpMeshShared {
                 LEAVE_TIMEOUT,
                 DelayedPeerEvent::Death(self.died_error(peer, reason)),
             );
-            self.wake.raise();
+            self.wake.wake();
             self.messages.notify_peer(peer);
         }
     }
@@ -101,19 +107,18 @@ impl TcpMeshShared {
     pub(super) fn mark_reported_left(&self, peer: Rank) {
         let before = self.peer_states[peer].fetch_max(REPORTED_LEFT, Ordering::AcqRel);
         if before != REPORTED_LEFT {
-            self.wake.raise();
+            self.wake.wake();
             self.messages.notify_peer(peer);
         }
     }
 
-    /// Records that a stream of the peer broke without a FIN. The rule about the lock in
-    /// [`TcpMeshShared::mark_left`] applies.
+    /// Records that a link of the peer's process broke without a FIN.
     pub(super) fn mark_died(&self, peer: Rank, reason: &str) {
         if self.peer_states[peer].fetch_max(HAS_DIED, Ordering::AcqRel) >= HAS_DIED {
             return;
         }
         self.schedule_event(DEATH_GRACE, DelayedPeerEvent::Death(self.died_error(peer, reason)));
-        self.wake.raise();
+        self.wake.wake();
         self.messages.notify_peer(peer);
     }
 
@@ -126,18 +131,21 @@ impl TcpMeshShared {
 
     /// Returns true if a peer whose grace period is over has died.
     ///
-    /// If the peer's streams ended in order, this function checks the other incoming streams of the
-    /// peer. A peer that leaves in order ends all of them. If one is still open, the peer has not
-    /// left, and something else ended the first stream, so the peer counts as dead. A stream with
-    /// unread data does not count as open, because its end may follow that data.
+    /// If a link of the peer's process ended in order, this function checks the other links from
+    /// that process. A process that leaves in order ends all of them. If one is still open, the
+    /// peer has not left, and something else ended the first link, so the peer counts as dead. A
+    /// link with unread data does not count as open, because its end may follow that data.
     fn has_died(&self, peer: Rank) -> bool {
-        let is_open = |slot: &StreamPair| {
-            lock(&slot.incoming).as_ref().is_some_and(|it| it.is_open_and_silent())
+        let is_open = |channel: Channel| {
+            let link = self.incoming_link(peer, channel);
+            link.is_some_and(|link| link.stream.is_open_and_silent())
         };
-        let slots = || &self.stream_pairs[peer * self.channel_count()..][..self.channel_count()];
         match self.peer_state(peer) {
             HAS_DIED => true,
-            HAS_LEFT | IS_GONE => slots().iter().any(is_open),
+            HAS_LEFT | IS_GONE => {
+                let has_said_so = lock(&self.announced_departures)[peer];
+                !has_said_so && self.channels().any(is_open)
+            }
             _ => false,
         }
     }
@@ -172,7 +180,7 @@ impl TcpMeshShared {
 
     fn mark_gone(&self, peer: Rank) {
         if self.peer_states[peer].fetch_max(IS_GONE, Ordering::AcqRel) < IS_GONE {
-            self.wake.raise();
+            self.wake.wake();
             self.messages.notify_peer(peer);
         }
     }
@@ -187,7 +195,7 @@ impl TcpMeshShared {
         };
         let (old, new) = (PRESENT, HAS_DIED);
         if standing.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.wake.raise();
+            self.wake.wake();
             self.messages.notify_peer(culprit);
         }
     }

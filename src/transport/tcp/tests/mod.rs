@@ -64,6 +64,7 @@ fn members(openings: &[TcpListening], nodes: &[usize]) -> Vec<TcpMember> {
     let member = |(rank, opening): (Rank, &TcpListening)| TcpMember {
         name: name(rank),
         nonce: host::random_nonce().unwrap(),
+        process: host::random_nonce().unwrap(),
         node: nodes[rank],
         advert: opening.advert().clone(),
     };

@@ -1,0 +1,119 @@
+//! The receiving end of a link: a connection that another process has made to this process, and on
+//! which the ranks of that process send to the ranks of this one. All groups share it. One thread
+//! at a time reads it ([`link_reader`](super::link_reader)).
+
+use super::incoming_channel::IncomingChannel;
+use super::link_reader::{LinkNotice, LinkReader, ReadStop, ReadTarget, Reading};
+use super::link_table::{LinkKey, LinkTable};
+use crate::base::buffer::Dst;
+use crate::base::sync::lock;
+use crate::sys::stream::SocketStream;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, TryLockError, Weak};
+
+/// The receiving end of a link.
+#[derive(Debug)]
+pub(super) struct IncomingLink {
+    pub(super) key: LinkKey,
+    pub(super) stream: Arc<SocketStream>,
+    /// Whether the link has ended, and all its bytes were read.
+    pub(super) is_over: AtomicBool,
+    reader: Mutex<LinkReader>,
+    table: Weak<LinkTable>,
+}
+
+/// What a call of the reader does.
+enum ReadTask<'a> {
+    /// Reads until the target has bytes, or nothing more can be read.
+    Read(ReadTarget<'a>),
+    /// Reads until nothing more can be read.
+    Drain,
+    /// Reads until payload of a channel follows.
+    Announce,
+}
+
+impl IncomingLink {
+    pub(super) fn new(key: LinkKey, stream: Arc<SocketStream>, table: Weak<LinkTable>) -> Arc<Self> {
+        let reader = Mutex::new(LinkReader::new());
+        Arc::new(Self { key, stream, is_over: AtomicBool::new(false), reader, table })
+    }
+
+    /// Receives bytes of a channel. Returns their number. Returns 0 if nothing has arrived, or if
+    /// another thread reads the link.
+    pub(super) fn receive(&self, channel: &Arc<IncomingChannel>, into: Dst<'_>) -> usize {
+        self.run(ReadTask::Read(ReadTarget { channel, into, filled: 0 }))
+    }
+
+    /// Reads what has arrived, and puts it into the inboxes of the channels. If another thread reads
+    /// the link, waits until it has finished.
+    pub(super) fn drain(&self) {
+        self.run(ReadTask::Drain);
+    }
+
+    /// Tells the group to which the next payload belongs that it can receive.
+    pub(super) fn announce(&self) {
+        self.run(ReadTask::Announce);
+    }
+
+    fn run(&self, task: ReadTask<'_>) -> usize {
+        let mut reader = match self.reader.try_lock() {
+            Ok(reader) => reader,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if matches!(task, ReadTask::Drain) => lock(&self.reader),
+            Err(TryLockError::WouldBlock) => return 0,
+        };
+        let Some(table) = self.table.upgrade() else { return 0 };
+        let mut reading = Reading {
+            key: self.key,
+            stream: &self.stream,
+            table: &table,
+            target: None,
+            notices: Vec::new(),
+        };
+        let (stop, filled) = match task {
+            ReadTask::Announce => (reader.announce(&mut reading), 0),
+            ReadTask::Drain => (reader.drain(&mut reading), 0),
+            ReadTask::Read(target) => {
+                // Bytes in the inbox come first. Only the thread that reads the link adds to it.
+                let (taken, grant) = target.channel.take(target.into);
+                if taken > 0 {
+                    drop(reader);
+                    grant.into_iter().for_each(|grant| table.send_grant(&self.key, grant));
+                    return taken;
+                }
+                reading.target = Some(target);
+                let stop = reader.read(&mut reading);
+                (stop, reading.target.as_ref().map_or(0, |target| target.filled))
+            }
+        };
+        let notices = std::mem::take(&mut reading.notices);
+        let users = match &stop {
+            ReadStop::Ended(_) => reader.users(),
+            ReadStop::Paused => Vec::new(),
+        };
+        drop(reader);
+        notices.into_iter().for_each(|notice| self.report(&table, notice));
+        if let ReadStop::Ended(cause) = stop {
+            table.end_incoming(self, cause, &users);
+        }
+        filled
+    }
+
+    fn report(&self, table: &LinkTable, notice: LinkNotice) {
+        match notice {
+            LinkNotice::Input(user, from, channel) => user.on_input(from, channel),
+            LinkNotice::Grant(grant) => table.send_grant(&self.key, grant),
+            LinkNotice::Granted { number, total } => {
+                table.outgoing(&self.key).iter().for_each(|link| link.grant(number, total));
+            }
+            LinkNotice::Left(ranks, reason) => {
+                if let Some(user) = table.user((ranks.group, ranks.to))
+                    && user.process_of(ranks.from) == Some(self.key.peer)
+                {
+                    user.on_left(ranks.from, reason);
+                }
+            }
+            LinkNotice::SentToDeparted(ranks) => table.repeat_departure(&self.key, &ranks),
+        }
+    }
+}

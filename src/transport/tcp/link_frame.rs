@@ -1,0 +1,161 @@
+//! The frames of a link. This module encodes and decodes frame heads, and does no input or output.
+//!
+//! A frame is a head of [`HEAD_BYTES`], the payload, and zeros up to a multiple of [`ALIGNMENT`]:
+//! the kernel copies fastest if all data lies at multiples of 64 bytes. Numbers are little endian.
+//!
+//! ```text
+//! 0  "dL" | kind u8 | 0 | channel u32 | payload u32 | 0 0 0 0
+//! 16 total u64 | group 16 | from u32 | to u32 | 16 zeros
+//! ```
+//!
+//! | kind | fields | meaning |
+//! |---|---|---|
+//! | 1 open | channel, group, from, to | from here on, `channel` stands for the bytes of these ranks |
+//! | 2 data | channel, payload | bytes of a channel |
+//! | 3 grant | channel, total | the other side may send `total` bytes in all on its channel |
+//! | 4 leave | group, from, to, payload | rank `from` has left the group. The payload is the reason, if the group has failed, as a control frame. |
+
+use super::control_frame::MAX_BYTES as MAX_REASON_BYTES;
+use crate::base::ids::{GroupId, Nonce, Rank};
+
+/// The length of a frame without its payload, in bytes.
+pub(super) const HEAD_BYTES: usize = 64;
+/// Every frame begins at a multiple of this number in its stream.
+pub(super) const ALIGNMENT: usize = 64;
+/// The maximum length of the payload of one data frame.
+pub(super) const MAX_PAYLOAD: usize = 256 << 10;
+
+const MAGIC: [u8; 2] = *b"dL";
+
+const OPEN: u8 = 1;
+const DATA: u8 = 2;
+const GRANT: u8 = 3;
+const LEAVE: u8 = 4;
+
+/// The encoded head of a frame.
+pub(super) type FrameHead = [u8; HEAD_BYTES];
+
+/// The ranks and the group of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ChannelRanks {
+    pub(super) group: GroupId,
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+}
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// Gives a channel its number.
+    Open { channel: u32, ranks: ChannelRanks },
+    /// Bytes of a channel follow.
+    Data { channel: u32, payload: usize },
+    /// The other side may send this number of bytes in all on its channel.
+    Grant { channel: u32, total: u64 },
+    /// A rank has left its group. The reason of a failure follows, if `payload` is not 0.
+    Leave { ranks: ChannelRanks, payload: usize },
+}
+
+/// Returns the number of zeros after a payload of this length.
+pub(super) const fn padding(payload: usize) -> usize {
+    payload.wrapping_neg() % ALIGNMENT
+}
+
+impl Frame {
+    pub(super) fn encode(&self) -> FrameHead {
+        let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes();
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..2].copy_from_slice(&MAGIC);
+        let (kind, channel, payload, ranks) = match *self {
+            Self::Open { channel, ranks } => (OPEN, channel, 0, Some(ranks)),
+            Self::Data { channel, payload } => (DATA, channel, payload, None),
+            Self::Grant { channel, total } => {
+                bytes[16..24].copy_from_slice(&total.to_le_bytes());
+                (GRANT, channel, 0, None)
+            }
+            Self::Leave { ranks, payload } => (LEAVE, 0, payload, Some(ranks)),
+        };
+        bytes[2] = kind;
+        bytes[4..8].copy_from_slice(&channel.to_le_bytes());
+        bytes[8..12].copy_from_slice(&number(payload));
+        if let Some(ranks) = ranks {
+            bytes[24..40].copy_from_slice(&ranks.group.0);
+            bytes[40..44].copy_from_slice(&number(ranks.from));
+            bytes[44..48].copy_from_slice(&number(ranks.to));
+        }
+        bytes
+    }
+
+    /// Decodes a head.
+    ///
+    /// # Errors
+    /// A description of the malformed part.
+    pub(super) fn decode(bytes: &FrameHead) -> Result<Self, &'static str> {
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let rank = |at: usize| Rank::try_from(word(at)).unwrap_or(Rank::MAX);
+        let (kind, channel) = (bytes[2], word(4));
+        let payload = usize::try_from(word(8)).unwrap_or(usize::MAX);
+        let total = u64::from_le_bytes(std::array::from_fn(|i| bytes[16 + i]));
+        let group = Nonce(std::array::from_fn(|i| bytes[24 + i]));
+        let ranks = ChannelRanks { group, from: rank(40), to: rank(44) };
+        let frame = match kind {
+            OPEN => Self::Open { channel, ranks },
+            DATA if (1..=MAX_PAYLOAD).contains(&payload) => Self::Data { channel, payload },
+            GRANT => Self::Grant { channel, total },
+            LEAVE if payload <= MAX_REASON_BYTES => Self::Leave { ranks, payload },
+            DATA | LEAVE => return Err("a frame of a forbidden length"),
+            _ => return Err("a frame of an unknown kind"),
+        };
+        // No bit may have a meaning that this version does not know.
+        if frame.encode() != *bytes {
+            return Err("a malformed frame");
+        }
+        Ok(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frames() -> impl Strategy<Value = Frame> {
+        let ranks = any::<([u8; 16], u16, u16)>().prop_map(|(group, from, to)| ChannelRanks {
+            group: Nonce(group),
+            from: from.into(),
+            to: to.into(),
+        });
+        let leave = (ranks.clone(), 0..=MAX_REASON_BYTES);
+        prop_oneof![
+            (any::<u32>(), ranks).prop_map(|(channel, ranks)| Frame::Open { channel, ranks }),
+            (any::<u32>(), 1..=MAX_PAYLOAD)
+                .prop_map(|(channel, payload)| Frame::Data { channel, payload }),
+            any::<(u32, u64)>().prop_map(|(channel, total)| Frame::Grant { channel, total }),
+            leave.prop_map(|(ranks, payload)| Frame::Leave { ranks, payload }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn frame_round_trips(frame in frames()) {
+            prop_assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+        }
+
+        #[test]
+        fn changed_byte_is_refused_or_decodes_differently(
+            frame in frames(), at in 0..HEAD_BYTES, bits in 1..=u8::MAX,
+        ) {
+            let mut bytes = frame.encode();
+            bytes[at] ^= bits;
+            prop_assert!(Frame::decode(&bytes) != Ok(frame));
+        }
+
+        #[test]
+        fn padding_aligns_the_next_frame(payload in 0..MAX_PAYLOAD) {
+            prop_assert_eq!((payload + padding(payload)) % ALIGNMENT, 0);
+            prop_assert!(padding(payload) < ALIGNMENT);
+        }
+    }
+}

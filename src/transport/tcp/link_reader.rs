@@ -1,0 +1,431 @@
+//! The reader of an incoming link: takes frames from its stream, and their payloads to the channels.
+//!
+//! The reader belongs to the thread that holds its lock. A caller that waits for a channel passes
+//! its own memory as the *target*: payload of that channel goes there directly, usually by one
+//! system call together with the head of its frame. Payload of other channels goes into their
+//! inboxes. When a thread gives the reader back, the buffer contains no complete head, and no
+//! payload (except after [`LinkReader::announce`]). So a thread that waits until the stream is
+//! readable misses nothing.
+
+use super::control_frame::ControlFrame;
+use super::incoming_channel::{DueGrant, IncomingChannel};
+use super::link_frame::{ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding};
+use super::link_table::{ChannelUser, LinkKey, LinkTable, LinkUser};
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::Error;
+use crate::base::ids::Rank;
+use crate::sys::stream::{SocketStream, is_transient};
+use crate::transport::Channel;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+/// The room for bytes that are read before it is known to which channel they belong.
+const BUFFER_BYTES: usize = HEAD_BYTES + (16 << 10);
+/// The bytes that one call reads for the inbox of a channel.
+const SCRATCH_BYTES: usize = 64 << 10;
+/// The maximum number of channels of a link.
+const MAX_CHANNELS: usize = 1 << 16;
+/// The maximum number of reads of one call.
+const MAX_READS: usize = 64;
+
+/// The state of reading a link.
+#[derive(Debug)]
+pub(super) struct LinkReader {
+    buffer: Vec<u8>,
+    /// The part of `buffer` that contains bytes.
+    start: usize,
+    end: usize,
+    current: Option<CurrentFrame>,
+    padding: usize,
+    /// The channels by number; `None` for a channel whose bytes are dropped.
+    channels: HashMap<u32, Option<Arc<IncomingChannel>>>,
+    scratch: Vec<u8>,
+}
+
+/// A frame whose payload has not arrived completely.
+#[derive(Debug)]
+struct CurrentFrame {
+    sink: PayloadSink,
+    payload: usize,
+    left: usize,
+    /// Whether the channel's group was told about the frame, and has taken nothing since.
+    is_announced: bool,
+}
+
+/// The destination of a payload.
+#[derive(Debug)]
+enum PayloadSink {
+    Channel(Arc<IncomingChannel>),
+    Dropped,
+    /// The reason of a departure.
+    Reason(ChannelRanks, Vec<u8>),
+}
+
+/// What the reader must report after its lock was released.
+#[derive(Debug)]
+pub(super) enum LinkNotice {
+    /// Bytes of a channel have arrived.
+    Input(Arc<dyn LinkUser>, Rank, Channel),
+    /// The other side must get a grant.
+    Grant(DueGrant),
+    /// The other side has granted more bytes for one of this side's channels.
+    Granted { number: u32, total: u64 },
+    /// A rank has left its group.
+    Left(ChannelRanks, Option<Error>),
+    /// The other side sends to a rank that has left its group.
+    SentToDeparted(ChannelRanks),
+}
+
+/// The memory of the caller for the bytes of a channel.
+pub(super) struct ReadTarget<'a> {
+    pub(super) channel: &'a Arc<IncomingChannel>,
+    pub(super) into: Dst<'a>,
+    pub(super) filled: usize,
+}
+
+impl ReadTarget<'_> {
+    fn room(&self) -> usize {
+        self.into.len() - self.filled
+    }
+}
+
+/// The state of one call of the reader.
+pub(super) struct Reading<'a> {
+    pub(super) key: LinkKey,
+    pub(super) stream: &'a SocketStream,
+    pub(super) table: &'a LinkTable,
+    pub(super) target: Option<ReadTarget<'a>>,
+    pub(super) notices: Vec<LinkNotice>,
+}
+
+/// Why the reader has stopped.
+#[derive(Debug)]
+pub(super) enum ReadStop {
+    /// Nothing more can be read now, or enough was read.
+    Paused,
+    /// The stream has ended: in order, or by an error.
+    Ended(Option<io::Error>),
+}
+
+impl LinkReader {
+    pub(super) fn new() -> Self {
+        Self {
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            current: None,
+            padding: 0,
+            channels: HashMap::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Reads until the target has got bytes, or nothing more can be read.
+    pub(super) fn read(&mut self, reading: &mut Reading<'_>) -> ReadStop {
+        for _ in 0..MAX_READS {
+            if let Err(cause) = self.use_buffer(reading) {
+                return ReadStop::Ended(Some(cause));
+            }
+            if reading.target.as_ref().is_some_and(|it| it.filled > 0 || it.room() == 0) {
+                return ReadStop::Paused;
+            }
+            match self.read_more(reading) {
+                Ok(true) => {}
+                Ok(false) => return ReadStop::Ended(None),
+                Err(cause) if is_transient(&cause) => return ReadStop::Paused,
+                Err(cause) => return ReadStop::Ended(Some(cause)),
+            }
+        }
+        ReadStop::Paused
+    }
+
+    /// Reads heads until payload of a channel follows, and announces this to the group of the
+    /// channel, which then reads the payload into its own memory. If the group has taken nothing
+    /// since the last call, takes the payload to the inbox.
+    pub(super) fn announce(&mut self, reading: &mut Reading<'_>) -> ReadStop {
+        for _ in 0..MAX_READS {
+            match &mut self.current {
+                Some(CurrentFrame { sink: PayloadSink::Channel(channel), is_announced, .. })
+                    if !*is_announced =>
+                {
+                    *is_announced = true;
+                    if let Some(user) = channel.user() {
+                        let (from, kind) = (channel.from, channel.channel);
+                        reading.notices.push(LinkNotice::Input(user, from, kind));
+                        return ReadStop::Paused;
+                    }
+                }
+                _ => {}
+            }
+            let step = match self.use_some(reading) {
+                Ok(true) => continue,
+                Ok(false) => self.read_more(reading),
+                Err(cause) => return ReadStop::Ended(Some(cause)),
+            };
+            match step {
+                Ok(true) => {}
+                Ok(false) => return ReadStop::Ended(None),
+                Err(cause) if is_transient(&cause) => return ReadStop::Paused,
+                Err(cause) => return ReadStop::Ended(Some(cause)),
+            }
+        }
+        ReadStop::Paused
+    }
+
+    /// Reads until nothing more can be read.
+    pub(super) fn drain(&mut self, reading: &mut Reading<'_>) -> ReadStop {
+        loop {
+            let step = match self.use_buffer(reading) {
+                Ok(()) => self.read_more(reading),
+                Err(cause) => Err(cause),
+            };
+            match step {
+                Ok(true) => {}
+                Ok(false) => return ReadStop::Ended(None),
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if is_transient(&cause) => return ReadStop::Paused,
+                Err(cause) => return ReadStop::Ended(Some(cause)),
+            }
+        }
+    }
+
+    /// Returns the ranks of this process that have a channel on this link.
+    pub(super) fn users(&self) -> Vec<ChannelUser> {
+        let channels = self.channels.values().flatten();
+        channels.filter_map(|channel| Some((channel.user()?, channel.from))).collect()
+    }
+
+    fn use_buffer(&mut self, reading: &mut Reading<'_>) -> io::Result<()> {
+        while self.use_some(reading)? {}
+        Ok(())
+    }
+
+    /// Uses some bytes of the buffer. Returns false if the buffer has no usable bytes.
+    fn use_some(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
+        let buffered = self.end - self.start;
+        if buffered == 0 {
+            (self.start, self.end) = (0, 0);
+            return Ok(false);
+        }
+        if self.padding > 0 {
+            let count = self.padding.min(buffered);
+            self.padding -= count;
+            self.start += count;
+            return Ok(true);
+        }
+        if let Some(current) = &mut self.current {
+            let count = current.left.min(buffered);
+            let bytes = &self.buffer[self.start..self.start + count];
+            deliver(&mut current.sink, bytes, reading);
+            self.start += count;
+            self.advance(count, reading);
+            return Ok(true);
+        }
+        let Some(head) = self.buffer[self.start..self.end].first_chunk::<HEAD_BYTES>() else {
+            return Ok(false);
+        };
+        let head = *head;
+        self.start += HEAD_BYTES;
+        self.begin_frame(&head, reading)?;
+        Ok(true)
+    }
+
+    /// Counts bytes of the payload of the current frame.
+    fn advance(&mut self, count: usize, reading: &mut Reading<'_>) {
+        let Some(current) = &mut self.current else { return };
+        current.left -= count;
+        current.is_announced = false;
+        if current.left > 0 {
+            return;
+        }
+        self.padding = padding(current.payload);
+        if let Some(CurrentFrame { sink: PayloadSink::Reason(ranks, bytes), .. }) =
+            self.current.take()
+        {
+            // A malformed reason only means that the reason is unknown.
+            let reason = match ControlFrame::decode(&bytes, usize::MAX) {
+                Ok(Some((ControlFrame::Abort(reason), _))) => Some(reason),
+                _ => None,
+            };
+            self.leave(ranks, reason, reading);
+        }
+    }
+
+    /// Reads from the stream. Returns false at its end.
+    fn read_more(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.padding == 0 && self.end == 0 {
+            let is_target = |channel: &Arc<IncomingChannel>, target: &ReadTarget<'_>| {
+                Arc::ptr_eq(channel, target.channel) && target.room() > 0
+            };
+            match (&mut self.current, &mut reading.target) {
+                (Some(CurrentFrame { sink: PayloadSink::Channel(channel), .. }), Some(target))
+                    if is_target(channel, target) =>
+                {
+                    return self.read_to_target(reading);
+                }
+                (Some(current), _) => {
+                    self.scratch.resize(SCRATCH_BYTES, 0);
+                    let room = current.left.min(SCRATCH_BYTES);
+                    let got = reading.stream.receive(&mut self.scratch[..room])?;
+                    deliver(&mut current.sink, &self.scratch[..got], reading);
+                    self.advance(got, reading);
+                    return Ok(got > 0);
+                }
+                (None, Some(target)) if target.room() > 0 => return self.read_head(reading),
+                (None, _) => {}
+            }
+        }
+        let got = reading.stream.receive(&mut self.buffer[self.end..])?;
+        self.end += got;
+        Ok(got > 0)
+    }
+
+    /// Reads payload of the current frame into the target.
+    fn read_to_target(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
+        let (Some(current), Some(target)) = (&self.current, &mut reading.target) else {
+            return Ok(true);
+        };
+        let count = current.left.min(target.room());
+        let place = target.into.slice(target.filled, count);
+        // Read beyond the payload only if the target takes all of it.
+        let got = if count == current.left {
+            let rest = Dst::from(self.buffer.as_mut_slice());
+            reading.stream.receive_parts([place, rest])?
+        } else {
+            reading.stream.receive_into(place)?
+        };
+        let direct = got.min(count);
+        target.filled += direct;
+        self.end = got - direct;
+        reading.notices.extend(target.channel.count_direct(direct).map(LinkNotice::Grant));
+        self.advance(direct, reading);
+        Ok(got > 0)
+    }
+
+    /// Reads a head, and the bytes after it into the target, where most of them belong.
+    fn read_head(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
+        let Some(target) = &mut reading.target else { return Ok(true) };
+        let count = target.room().min(MAX_PAYLOAD);
+        let place = target.into.slice(target.filled, count);
+        let head = Dst::from(&mut self.buffer[..HEAD_BYTES]);
+        let got = reading.stream.receive_parts([head, place])?;
+        let Some(behind) = got.checked_sub(HEAD_BYTES) else {
+            self.end = got;
+            return Ok(got > 0);
+        };
+        let (channel, filled) = (Arc::clone(target.channel), target.filled);
+        let head: FrameHead = std::array::from_fn(|i| self.buffer[i]);
+        self.begin_frame(&head, reading)?;
+        let direct = match &self.current {
+            Some(CurrentFrame { sink: PayloadSink::Channel(sink), left, .. })
+                if Arc::ptr_eq(sink, &channel) =>
+            {
+                behind.min(*left)
+            }
+            _ => 0,
+        };
+        // Keep the bytes behind the payload.
+        let extra = behind - direct;
+        self.buffer.resize(BUFFER_BYTES.max(extra), 0);
+        Dst::from(&mut self.buffer[..extra]).copy_from(place.as_src().slice(direct, extra));
+        self.end = extra;
+        if let Some(target) = &mut reading.target
+            && direct > 0
+        {
+            target.filled = filled + direct;
+            reading.notices.extend(channel.count_direct(direct).map(LinkNotice::Grant));
+            self.advance(direct, reading);
+        }
+        Ok(true)
+    }
+
+    fn begin_frame(&mut self, head: &FrameHead, reading: &mut Reading<'_>) -> io::Result<()> {
+        match Frame::decode(head).map_err(malformed)? {
+            Frame::Open { channel, ranks } => {
+                if self.channels.len() >= MAX_CHANNELS || self.channels.contains_key(&channel) {
+                    return Err(malformed("too many channels, or one twice"));
+                }
+                let entry = reading.table.open_channel(&reading.key, &ranks).map_err(malformed)?;
+                match &entry {
+                    Some(entry) if !entry.open(channel) => return Err(malformed("one channel twice")),
+                    Some(_) => {}
+                    None => reading.notices.push(LinkNotice::SentToDeparted(ranks)),
+                }
+                self.channels.insert(channel, entry);
+            }
+            Frame::Data { channel, payload } => {
+                let sink = match self.channels.get(&channel) {
+                    Some(Some(entry)) if entry.admit(payload) => {
+                        PayloadSink::Channel(Arc::clone(entry))
+                    }
+                    Some(Some(_)) => return Err(malformed("more bytes than it was granted")),
+                    Some(None) => PayloadSink::Dropped,
+                    None => return Err(malformed("bytes of an unknown channel")),
+                };
+                self.current = Some(CurrentFrame::new(sink, payload));
+            }
+            Frame::Grant { channel: number, total } => {
+                reading.notices.push(LinkNotice::Granted { number, total });
+            }
+            Frame::Leave { ranks, payload: 0 } => self.leave(ranks, None, reading),
+            Frame::Leave { ranks, payload } => {
+                let sink = PayloadSink::Reason(ranks, Vec::with_capacity(payload));
+                self.current = Some(CurrentFrame::new(sink, payload));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the channels of a rank that has left its group.
+    fn leave(&mut self, ranks: ChannelRanks, reason: Option<Error>, reading: &mut Reading<'_>) {
+        if let Some(channel) = reading.table.known_channel(&reading.key, &ranks) {
+            channel.end();
+            let is_other = |entry: &Option<Arc<IncomingChannel>>| {
+                entry.as_ref().is_none_or(|entry| !Arc::ptr_eq(entry, &channel))
+            };
+            self.channels.retain(|_, entry| is_other(entry));
+        }
+        reading.notices.push(LinkNotice::Left(ranks, reason));
+    }
+}
+
+impl CurrentFrame {
+    fn new(sink: PayloadSink, payload: usize) -> Self {
+        Self { sink, payload, left: payload, is_announced: false }
+    }
+}
+
+/// Takes bytes of a payload to their destination.
+fn deliver(sink: &mut PayloadSink, bytes: &[u8], reading: &mut Reading<'_>) {
+    let channel = match sink {
+        PayloadSink::Channel(channel) => channel,
+        PayloadSink::Dropped => return,
+        PayloadSink::Reason(_, reason) => return reason.extend_from_slice(bytes),
+    };
+    let mut rest = bytes;
+    if let Some(target) = &mut reading.target
+        && Arc::ptr_eq(channel, target.channel)
+    {
+        let count = bytes.len().min(target.room());
+        target.into.slice(target.filled, count).copy_from(Src::from(&bytes[..count]));
+        target.filled += count;
+        reading.notices.extend(channel.count_direct(count).map(LinkNotice::Grant));
+        rest = &bytes[count..];
+    }
+    if rest.is_empty() {
+        return;
+    }
+    channel.put(rest.to_vec());
+    if let Some(user) = channel.user() {
+        reading.notices.push(LinkNotice::Input(user, channel.from, channel.channel));
+    }
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("it sent {what}"))
+}
