@@ -130,10 +130,8 @@ impl SocketStream {
     /// # Errors
     /// The error of the system; `WouldBlock` if no data is available.
     pub fn receive_parts<const N: usize>(&self, parts: [Dst<'_>; N]) -> io::Result<usize> {
-        let mut vector = parts.map(|part| libc::iovec {
-            iov_base: part.as_mut_ptr().cast(),
-            iov_len: part.len(),
-        });
+        let mut vector = parts
+            .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
         // SAFETY: all zero bytes are a message without address, parts and control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = vector.as_mut_ptr();

@@ -91,7 +91,8 @@ pub trait Endpoint: Send + Sync {
     fn wait_policy(&self) -> WaitPolicy;
 
     /// Writes the parts, one after another, to a stream, until all are written or the stream
-    /// accepts no more bytes. Never blocks. Returns the number of bytes written.
+    /// accepts no more bytes. Never blocks. Returns the number of bytes written. If some bytes were
+    /// not written, the next call must begin with these bytes: a part of them may be copied already.
     ///
     /// # Errors
     /// `PeerFailed`; `Connection` if the peer cannot be reached.

@@ -11,7 +11,7 @@ use super::control_frame::ControlFrame;
 use super::hello::{CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal};
 use super::incoming_connection::ConnectionAcceptor;
 use super::link_proof::LinkTerms;
-use super::link_table::{LinkEnd, LinkUser};
+use super::link_table::{LinkEnd, LinkKey, LinkUser};
 use super::members::ExpectedPeers;
 use super::mesh::TcpMeshShared;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
@@ -91,10 +91,10 @@ impl LinkUser for TcpMeshShared {
     }
 
     fn on_input(&self, from: Rank, channel: Channel) {
-        match channel {
-            Channel::PointToPoint => self.messages.notify_peer(from),
-            Channel::Collective(_) => self.wake.wake(),
+        if channel == Channel::PointToPoint {
+            self.messages.notify_peer(from);
         }
+        self.wake.wake();
     }
 
     fn on_room(&self, to: Rank, channel: Channel) {
@@ -116,10 +116,7 @@ impl LinkUser for TcpMeshShared {
         } else {
             lock(&self.channel_pair(to, channel).outgoing).error = Some(error);
         }
-        self.wake.wake();
-        if channel == Channel::PointToPoint {
-            self.messages.notify_peer(to);
-        }
+        self.on_input(to, channel);
     }
 
     fn on_link_end(&self, peer: Rank, end: &LinkEnd) {
@@ -131,13 +128,14 @@ impl LinkUser for TcpMeshShared {
 
     fn connector_to(
         &self,
-        process: Nonce,
-        channel: Channel,
+        key: &LinkKey,
         handler: Weak<dyn PeerConnectHandler>,
     ) -> Option<crate::base::error::Result<Arc<PeerConnector>>> {
-        let is_there = |&rank: &Rank| rank != self.me && self.members[rank].process == process;
+        let is_there = |&rank: &Rank| {
+            rank != self.me && self.link_key(rank, key.channel) == *key && !self.has_left(rank)
+        };
         let rank = (0..self.rank_count()).find(is_there)?;
-        let purpose = ConnectionPurpose::Stream(channel);
+        let purpose = ConnectionPurpose::Stream(key.channel);
         Some(self.new_connector(rank, purpose, None, handler))
     }
 }

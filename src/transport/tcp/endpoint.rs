@@ -157,7 +157,15 @@ impl Endpoint for TcpMesh {
             (link, outgoing)
         });
         match link.send(outgoing, parts) {
-            SendOutcome::Sent(sent) => Ok(sent),
+            SendOutcome::Sent(sent) => {
+                if channel == Channel::PointToPoint
+                    && sent < parts.iter().map(|part| part.len()).sum()
+                    && shared.messages.mark_blocked(to)
+                {
+                    link.watch_for_room(outgoing);
+                }
+                Ok(sent)
+            }
             SendOutcome::NotGranted => {
                 drop(slot);
                 shared.incoming_link(to, channel).iter().for_each(|link| link.drain());
@@ -261,6 +269,12 @@ impl Endpoint for TcpMesh {
     fn pause_progress_handler(&self, paused: bool) {
         let has_failed = self.shared.domain.region().abort_record().is_set();
         self.shared.messages.pause(paused, !has_failed);
+        if !paused {
+            for peer in self.shared.messages.take_blocked() {
+                let slot = lock(&self.shared.channel_pair(peer, Channel::PointToPoint).outgoing);
+                slot.channel.iter().for_each(|(link, outgoing)| link.watch_for_room(outgoing));
+            }
+        }
     }
 
     fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {

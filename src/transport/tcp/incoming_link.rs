@@ -33,7 +33,11 @@ enum ReadTask<'a> {
 }
 
 impl IncomingLink {
-    pub(super) fn new(key: LinkKey, stream: Arc<SocketStream>, table: Weak<LinkTable>) -> Arc<Self> {
+    pub(super) fn new(
+        key: LinkKey,
+        stream: Arc<SocketStream>,
+        table: Weak<LinkTable>,
+    ) -> Arc<Self> {
         let reader = Mutex::new(LinkReader::new());
         Arc::new(Self { key, stream, is_over: AtomicBool::new(false), reader, table })
     }

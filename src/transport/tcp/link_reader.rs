@@ -146,9 +146,9 @@ impl LinkReader {
     pub(super) fn announce(&mut self, reading: &mut Reading<'_>) -> ReadStop {
         for _ in 0..MAX_READS {
             match &mut self.current {
-                Some(CurrentFrame { sink: PayloadSink::Channel(channel), is_announced, .. })
-                    if !*is_announced =>
-                {
+                Some(CurrentFrame {
+                    sink: PayloadSink::Channel(channel), is_announced, ..
+                }) if !*is_announced => {
                     *is_announced = true;
                     if let Some(user) = channel.user() {
                         let (from, kind) = (channel.from, channel.channel);
@@ -352,7 +352,9 @@ impl LinkReader {
                 }
                 let entry = reading.table.open_channel(&reading.key, &ranks).map_err(malformed)?;
                 match &entry {
-                    Some(entry) if !entry.open(channel) => return Err(malformed("one channel twice")),
+                    Some(entry) if !entry.open(channel) => {
+                        return Err(malformed("one channel twice"));
+                    }
                     Some(_) => {}
                     None => reading.notices.push(LinkNotice::SentToDeparted(ranks)),
                 }

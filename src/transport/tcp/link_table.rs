@@ -88,11 +88,10 @@ pub(super) trait LinkUser: Send + Sync + Debug {
     /// Called when a link has ended on which the rank has a channel to or from `peer`.
     fn on_link_end(&self, peer: Rank, end: &LinkEnd);
 
-    /// Creates an attempt to connect to a process, if a rank of the group is there.
+    /// Creates an attempt to connect a link, if it leads from this rank to a rank of its group.
     fn connector_to(
         &self,
-        process: Nonce,
-        channel: Channel,
+        key: &LinkKey,
         handler: Weak<dyn PeerConnectHandler>,
     ) -> Option<LocalResult<Arc<PeerConnector>>>;
 }
@@ -317,10 +316,8 @@ impl LinkTable {
         let added = self.end_poller.add_hang_up(link.stream.as_fd(), token);
         added.map_err(|cause| cause.to_string())?;
         if state.watch.is_none() {
-            let handler = LinkEndEvents {
-                table: self.weak.clone(),
-                poller: Arc::clone(&self.end_poller),
-            };
+            let handler =
+                LinkEndEvents { table: self.weak.clone(), poller: Arc::clone(&self.end_poller) };
             let watch = service::watch(Arc::new(handler)).map_err(|error| error.to_string())?;
             state.watch = Some(watch);
         }
@@ -347,6 +344,8 @@ impl LinkTable {
         if removed.is_none() {
             return;
         }
+        // Otherwise the end of this connection would look like the death of this process.
+        link.stream.close_gracefully();
         if link.key.channel == Channel::PointToPoint {
             self.message_input.remove(link);
         } else {
@@ -406,9 +405,8 @@ impl LinkTable {
         link.send_frame(frame, payload);
         let users = lock(&self.state).all_users();
         let connector = |handler: Weak<dyn PeerConnectHandler>| {
-            let mut connectors = users
-                .iter()
-                .filter_map(|user| user.connector_to(key.peer, key.channel, handler.clone()));
+            let mut connectors =
+                users.iter().filter_map(|user| user.connector_to(key, handler.clone()));
             connectors.next().unwrap_or_else(|| Err(Error::internal("no rank is there")))
         };
         if let Err(error) = link.connect(connector) {
@@ -450,6 +448,18 @@ impl LinkTable {
         lock(&self.state).spare_events.push(event);
     }
 
+    /// Drops the links of a process as its death would.
+    #[cfg(test)]
+    pub(super) fn drop_abruptly(&self, own: Nonce) {
+        let mut state = lock(&self.state);
+        let outgoing: Vec<_> = state.outgoing.extract_if(|key, _| key.own == own).collect();
+        let incoming: Vec<_> = state.incoming.extract_if(|key, _| key.own == own).collect();
+        state.tokens.retain(|_, key| key.own != own);
+        drop(state);
+        outgoing.iter().for_each(|(_, link)| link.drop_abruptly());
+        incoming.iter().for_each(|(_, link)| self.message_input.remove(link));
+    }
+
     /// Closes all links. Called when the last group of the process has ended.
     pub(super) fn close(&self) {
         let state = std::mem::take(&mut *lock(&self.state));
@@ -477,8 +487,7 @@ fn no_user() -> Weak<dyn LinkUser> {
         fn on_link_end(&self, _: Rank, _: &LinkEnd) {}
         fn connector_to(
             &self,
-            _: Nonce,
-            _: Channel,
+            _: &LinkKey,
             _: Weak<dyn PeerConnectHandler>,
         ) -> Option<LocalResult<Arc<PeerConnector>>> {
             match *self {}

@@ -19,10 +19,10 @@ use super::connect_target::PeerConnectTarget;
 use super::control::ControlConnection;
 use super::control_frame::ControlFrame;
 use super::hello::{ConnectionPurpose, Hello};
-use super::link_proof::LinkTerms;
 use super::incoming_channel::IncomingChannel;
 use super::incoming_link::IncomingLink;
 use super::link_frame::ChannelRanks;
+use super::link_proof::LinkTerms;
 use super::link_table::{LinkEnd, LinkKey, LinkTable, LinkUser};
 use super::members::TcpMember;
 use super::mesh_waker::MeshWaker;
@@ -31,7 +31,7 @@ use super::outgoing_link::{OutgoingChannel, OutgoingLink};
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use super::peer_state::PRESENT;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
@@ -331,9 +331,12 @@ impl TcpMeshShared {
                 | Io::NetworkUnreachable
                 | Io::InvalidData => self.mark_died(peer, &cause.to_string()),
                 _ => {
-                    let name = self.name(peer);
-                    let message = format!("transfer on the connection to {name}: {cause}");
-                    self.fail_all_nodes(&Error::new(ErrorKind::System, message));
+                    let what = format_args!("transfer on the connection to {}", self.name(peer));
+                    let cause = match cause.raw_os_error() {
+                        Some(number) => std::io::Error::from_raw_os_error(number),
+                        None => std::io::Error::from(cause.kind()),
+                    };
+                    self.fail_all_nodes(&Error::system(what, cause));
                 }
             },
         }

@@ -87,8 +87,7 @@ impl MessageInput {
     /// Records that a caller of one more group, or of one group less, polls.
     pub(super) fn count_poller(&self, polls: bool) {
         let mut state = lock(&self.state);
-        state.pollers =
-            if polls { state.pollers + 1 } else { state.pollers.saturating_sub(1) };
+        state.pollers = if polls { state.pollers + 1 } else { state.pollers.saturating_sub(1) };
         match &state.watch {
             Some(watch) if polls && state.pollers == 1 => watch.pause(),
             Some(watch) if !polls && state.pollers == 0 => watch.set_interest(Interest::READ),

@@ -22,6 +22,8 @@ pub(super) struct MessageStreams {
 #[derive(Debug, Default)]
 struct MessageState {
     ready_peers: Vec<Rank>,
+    /// The peers whose streams had no room.
+    blocked_peers: Vec<Rank>,
     progress_handler: Option<Weak<dyn ProgressHandler>>,
     is_paused: bool,
     /// Whether this group counts as one in which a caller polls.
@@ -58,6 +60,21 @@ impl MessageStreams {
         }
     }
 
+    /// Records that the stream to a peer has no room. Returns true if no caller polls, so that the
+    /// service thread must wait for room.
+    pub(super) fn mark_blocked(&self, peer: Rank) -> bool {
+        let mut state = lock(&self.state);
+        if state.is_counted && !state.blocked_peers.contains(&peer) {
+            state.blocked_peers.push(peer);
+        }
+        !state.is_counted
+    }
+
+    /// Removes and returns the peers whose streams had no room while a caller polled.
+    pub(super) fn take_blocked(&self) -> Vec<Rank> {
+        std::mem::take(&mut lock(&self.state).blocked_peers)
+    }
+
     /// Calls the progress handler even if no stream is ready.
     pub(super) fn wake_progress(&self) {
         if !lock(&self.state).is_paused {
@@ -65,10 +82,14 @@ impl MessageStreams {
         }
     }
 
-    /// Appends the peers whose streams are ready.
+    /// Appends the peers whose streams are ready. While a caller polls, it also tries again to send to
+    /// peers whose streams had no room.
     pub(super) fn ready(&self, peers: &mut Vec<Rank>) {
         self.table.message_input.poll();
-        peers.append(&mut lock(&self.state).ready_peers);
+        let mut state = lock(&self.state);
+        let MessageState { ready_peers, blocked_peers, .. } = &mut *state;
+        peers.append(ready_peers);
+        peers.append(blocked_peers);
     }
 
     /// Sets the progress handler.

@@ -17,7 +17,6 @@ use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::sys::poll::Interest;
 use crate::sys::stream::{SocketStream, is_transient};
-use crate::transport::Channel;
 use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
 use std::collections::BTreeMap;
 use std::io;
@@ -158,12 +157,13 @@ impl OutgoingLink {
                 return SendOutcome::Ended;
             }
         };
-        if self.key.channel == Channel::PointToPoint && outcome == SendOutcome::Sent(0) {
-            // Nobody polls this stream for room but the service thread.
-            channel.awaits_room.store(true, Ordering::Release);
-            state.watch_for_room();
-        }
         outcome
+    }
+
+    /// Makes the service thread tell the group of a channel when there is room again.
+    pub(super) fn watch_for_room(&self, channel: &OutgoingChannel) {
+        channel.awaits_room.store(true, Ordering::Release);
+        lock(&self.state).watch_for_room();
     }
 
     /// Returns true if the link is being connected.
@@ -290,6 +290,13 @@ impl OutgoingLink {
         }
     }
 
+    /// Drops the connection as the death of the process would.
+    #[cfg(test)]
+    pub(super) fn drop_abruptly(&self) {
+        let ended = lock(&self.state).end();
+        drop(ended);
+    }
+
     /// Returns true if the link has nothing more to send.
     pub(super) fn has_ended(&self) -> bool {
         matches!(lock(&self.state).connection, Connection::Ended)
@@ -360,8 +367,7 @@ impl PeerConnectHandler for OutgoingLink {
 
     fn on_failed(&self, hello: &Hello, error: Error) {
         let mut state = lock(&self.state);
-        state.connection =
-            if state.is_closing { Connection::Ended } else { Connection::Unused };
+        state.connection = if state.is_closing { Connection::Ended } else { Connection::Unused };
         drop(state);
         if let Some(table) = self.table.upgrade()
             && let Some(user) = table.user((hello.group, hello.from))
@@ -426,7 +432,15 @@ impl OutgoingState {
         }
         let copied = channel.copied.swap(0, Ordering::Relaxed);
         if copied > 0 {
-            return Ok(SendOutcome::Sent(copied));
+            let mut rest = PartCursor { parts, part: 0, offset: 0 };
+            rest.take(copied, &mut Vec::new());
+            let mut left = Vec::with_capacity(parts.len());
+            rest.take(usize::MAX, &mut left);
+            return match self.send(stream, channel, &left) {
+                Ok(SendOutcome::Sent(sent)) => Ok(SendOutcome::Sent(copied + sent)),
+                // The next call reports everything else.
+                _ => Ok(SendOutcome::Sent(copied)),
+            };
         }
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let credit = usize::try_from(channel.credit()).unwrap_or(usize::MAX);

@@ -53,6 +53,11 @@ impl TcpMeshShared {
         self.peer_states[peer].load(Ordering::Acquire)
     }
 
+    /// Returns true if a peer is known to have left or died.
+    pub(super) fn has_left(&self, peer: Rank) -> bool {
+        self.peer_state(peer) != PRESENT
+    }
+
     fn left_error(&self, peer: Rank) -> Error {
         let message = format!("{} has left the group", self.name(peer));
         Error::new(ErrorKind::PeerFailed, message).with_culprit(peer).with_fault(RankFault::Left)

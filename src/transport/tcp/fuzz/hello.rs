@@ -159,7 +159,7 @@ fn members() -> Vec<TcpMember> {
             reason,
         };
         let name = PeerName::new(rank, 1, "".into());
-        TcpMember { name, nonce: nonce(rank), node: NODES[rank], advert }
+        TcpMember { name, nonce: nonce(rank), process: nonce(rank), node: NODES[rank], advert }
     };
     (0..RANKS).map(member).collect()
 }

@@ -3,8 +3,9 @@
 use super::*;
 use crate::base::error::ErrorKind;
 use crate::base::sync::lock;
+use crate::sys::stream::SocketStream;
 use crate::transport::tcp::control_frame::ControlFrame;
-use crate::transport::tcp::mesh::OutgoingStream;
+use crate::transport::tcp::link_table::LinkEnd;
 use crate::transport::tcp::peer_state::DEPARTURE_GRACE;
 
 fn mesh_of(nodes: &[usize]) -> Vec<TcpMesh> {
@@ -17,15 +18,20 @@ fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
     let shared = &mesh.shared;
     let domain = Arc::clone(&shared.domain);
     mesh.registry.unregister((shared.group, shared.me));
-    for slot in &shared.stream_pairs {
-        drop(std::mem::take(&mut *lock(&slot.outgoing)));
-        drop(lock(&slot.incoming).take());
-    }
+    shared.links.unregister((shared.group, shared.me));
+    shared.links.drop_abruptly(shared.members[shared.me].process);
     let connections = std::mem::take(&mut *lock(&shared.control_connections));
     connections.iter().flatten().for_each(|connection| connection.close_abruptly());
     drop(connections);
-    drop(mesh);
+    // A rank that dies does not say that it leaves.
+    std::mem::forget(mesh);
     domain
+}
+
+/// Returns the connection on which a rank sends to a peer.
+fn outgoing_stream(mesh: &TcpMesh, peer: Rank) -> Arc<SocketStream> {
+    let slot = lock(&mesh.shared.channel_pair(peer, STREAM).outgoing);
+    slot.channel.as_ref().unwrap().0.stream().unwrap()
 }
 
 #[test]
@@ -109,10 +115,7 @@ fn reason_within_the_grace_period_replaces_a_broken_stream() {
     let shared = &meshes[0].shared;
     let better = Error::new(ErrorKind::PeerFailed, "rank 1 died in all_reduce").with_culprit(1);
     // The stream breaks, and the reason arrives within [`DEATH_GRACE`].
-    if let OutgoingStream::Open(stream) = &*lock(&meshes[1].shared.stream_pair(0, STREAM).outgoing)
-    {
-        stream.reset();
-    }
+    outgoing_stream(&meshes[1], 0).reset();
     shared.fail_this_node(&better);
     let error = first_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
     assert_eq!(error, better);
@@ -188,11 +191,7 @@ fn await_delayed_events(mesh: &TcpMesh) {
 #[test]
 fn single_ended_connection_is_reported_as_death() {
     let meshes = with_two_streams();
-    let slot = meshes[1].shared.stream_pair(0, STREAM);
-    match &*lock(&slot.outgoing) {
-        OutgoingStream::Open(stream) => stream.shutdown_write(),
-        other => panic!("{other:?}"),
-    }
+    outgoing_stream(&meshes[1], 0).shutdown_write();
     let error = failure_of(&meshes[0], 1);
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)));
     assert!(error.message().contains("its other connections did not"), "{error}");
@@ -281,9 +280,11 @@ fn local_error_is_not_a_peer_death() {
     let meshes = mesh_of(&[0, 1]);
     let shared = &meshes[0].shared;
     let own = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-    let error = shared.classify_error(1, own).unwrap_err();
+    shared.handle_link_end(1, &LinkEnd::Broken(own));
+    let error = meshes[0].failure().unwrap();
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::OutOfMemory, None));
+    let meshes = mesh_of(&[0, 1]);
     let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-    assert_eq!(shared.classify_error(1, broken), Ok(true));
+    meshes[0].shared.handle_link_end(1, &LinkEnd::Broken(broken));
     assert_eq!(failure_of(&meshes[0], 1).culprit(), Some(1));
 }

@@ -5,7 +5,9 @@ use crate::base::error::ErrorKind;
 use crate::transport::tcp::hello::{
     ANSWER_BYTES, ConnectionPurpose, HELLO_BYTES, Hello, HelloRefusal,
 };
-use crate::transport::tcp::tests::proofs::{HelloSender, expect_acceptance, greet, hello_between};
+use crate::transport::tcp::tests::proofs::{
+    HelloSender, expect_acceptance, frames_with, greet, hello_between,
+};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
@@ -81,7 +83,7 @@ fn unexpected_hellos_are_refused_and_expected_one_accepted() {
     assert_eq!(mesh.try_receive(1, STREAM, Dst::from(&mut [0][..])).unwrap(), 0);
     stream.write_all(&confirmation).unwrap();
     expect_acceptance(&mut stream, confirmed);
-    stream.write_all(b"data").unwrap();
+    stream.write_all(&frames_with(good.group, b"data")).unwrap();
     let mut got = [0; 4];
     receive_all(&mesh, 1, STREAM, &mut got).unwrap();
     assert_eq!(&got, b"data");

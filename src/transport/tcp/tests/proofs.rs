@@ -7,6 +7,7 @@ use crate::transport::tcp::hello::{
     ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConnectionPurpose, HELLO_BYTES, Hello, HelloRefusal,
     parse_answer, parse_end,
 };
+use crate::transport::tcp::link_frame::{ChannelRanks, Frame, HEAD_BYTES, padding};
 use crate::transport::tcp::link_proof::{AcceptProof, ConfirmedProof, ConnectProof, LinkTerms};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -55,6 +56,14 @@ pub(super) fn expect_acceptance(stream: &mut TcpStream, confirmed: ConfirmedProo
     let mut end = [0; CONFIRM_BYTES];
     stream.read_exact(&mut end).unwrap();
     confirmed.check_acceptance(parse_end(&end).unwrap().unwrap()).unwrap();
+}
+
+/// Returns the frames by which rank 1 sends these bytes to rank 0.
+pub(super) fn frames_with(group: GroupId, bytes: &[u8]) -> Vec<u8> {
+    let ranks = ChannelRanks { group, from: 1, to: 0 };
+    let open = Frame::Open { channel: 0, ranks }.encode();
+    let data = Frame::Data { channel: 0, payload: bytes.len() }.encode();
+    [&open[..], &data, bytes, &vec![0; padding(bytes.len())]].concat()
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -282,9 +291,9 @@ fn overloaded_acceptor_is_tried_again() {
         stream.read_exact(&mut confirmation).unwrap();
         let acceptance = accepting.finish(confirmation[1..].try_into().unwrap()).unwrap();
         stream.write_all(&[&b"T"[..], &acceptance].concat()).unwrap();
-        let mut data = [0; 4];
-        stream.read_exact(&mut data).unwrap();
-        assert_eq!(&data, b"data");
+        let mut frames = [0; 3 * HEAD_BYTES];
+        stream.read_exact(&mut frames).unwrap();
+        assert!(frames.ends_with(&[&b"data"[..], &[0; HEAD_BYTES - 4]].concat()), "{frames:?}");
     };
     with_listener_of_test(peer, |mesh| send_all(mesh, 1, STREAM, b"data").unwrap());
 }
@@ -338,7 +347,7 @@ fn replayed_hellos_do_not_prevent_a_connection() {
     }
     let mut stream = connect(rank.address);
     let _recorded = record_handshake(&mut stream, &sender);
-    stream.write_all(b"data").unwrap();
+    stream.write_all(&frames_with(rank.group, b"data")).unwrap();
     let mut bytes = [0; 4];
     receive_all(&rank.mesh, 1, STREAM, &mut bytes).unwrap();
     assert_eq!(&bytes, b"data");

@@ -62,7 +62,8 @@ fn sender_blocks_when_receiver_does_not_read() {
     // The stream is full. Once the receiver has taken all these bytes, the stream has room again.
     let mut got = vec![0; sent];
     receive_all(&b, 0, STREAM, &mut got).unwrap();
-    send_all(&a, 1, STREAM, b"again").unwrap();
+    // The next bytes continue the message.
+    send_all(&a, 1, STREAM, &much).unwrap();
 }
 
 #[test]
@@ -195,7 +196,10 @@ fn descriptors_are_closed_with_the_mesh() {
     // users hold them.
     let listening = listen_on_loopback("127.0.0.1", 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    // The events of waiting threads stay, too.
     let (a, b) = pair("127.0.0.1");
+    send_all(&a, 1, STREAM, b"x").unwrap();
+    receive_all(&b, 0, STREAM, &mut [0]).unwrap();
     drop((a, b));
     let began = Instant::now();
     let before = open();
