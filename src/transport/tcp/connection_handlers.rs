@@ -1,12 +1,9 @@
-//! The handlers by which a mesh ([`TcpMeshShared`]) gets its connections and control frames:
+//! The handlers by which a mesh ([`TcpMeshShared`]) gets its links and control frames:
 //!
-//! - [`ConnectionAcceptor`] adds the connections that peers made to this rank.
-//! - [`PeerConnectHandler`] adds the control connections that this rank made to peers.
+//! - [`ConnectionAcceptor`] adds the links that other processes connect to this one.
 //! - [`LinkUser`] handles what happens on the links.
-//! - [`ControlHandler`] handles the frames that arrive on the control connections between the node
-//!   leaders.
 
-use super::control::{ControlConnection, ControlHandler};
+use super::control::ControlChannel;
 use super::control_frame::ControlFrame;
 use super::hello::{CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal};
 use super::incoming_connection::ConnectionAcceptor;
@@ -21,27 +18,16 @@ use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
 use crate::transport::Channel;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl ConnectionAcceptor for TcpMeshShared {
     fn check_hello(&self, hello: &Hello) -> Result<LinkTerms, HelloRefusal> {
-        let Self { epoch, me, lanes, .. } = *self;
-        let (members, leaders) = (&self.members, &self.leaders);
-        ExpectedPeers { epoch, me, members, leaders, lanes }.check(hello)?;
-        let is_duplicate = match hello.purpose {
-            ConnectionPurpose::Stream(channel) => {
-                self.links.incoming(&self.link_key(hello.from, channel)).is_some()
-            }
-            ConnectionPurpose::Control => {
-                match lock(&self.control_connections).get(members[hello.from].node) {
-                    Some(connection) => connection.is_some(),
-                    None => return Err(HelloRefusal::IdentityMismatch),
-                }
-            }
-            ConnectionPurpose::Reconnect => return Err(HelloRefusal::IdentityMismatch),
+        let Self { epoch, me, lanes, ref members, .. } = *self;
+        ExpectedPeers { epoch, me, members, lanes }.check(hello)?;
+        let ConnectionPurpose::Stream(channel) = hello.purpose else {
+            return Err(HelloRefusal::IdentityMismatch);
         };
-        if is_duplicate {
+        if self.links.incoming(&self.link_key(hello.from, channel)).is_some() {
             return Err(HelloRefusal::Duplicate);
         }
         Ok(LinkTerms::between(&self.security, &members[hello.from], &members[me]))
@@ -53,11 +39,7 @@ impl ConnectionAcceptor for TcpMeshShared {
         stream: Arc<SocketStream>,
         acceptance: &[u8; CONFIRM_BYTES],
     ) {
-        let ConnectionPurpose::Stream(channel) = hello.purpose else {
-            // Send the acceptance before the first control frame.
-            drop(stream.send(acceptance));
-            return self.add_control_connection(hello.from, stream);
-        };
+        let ConnectionPurpose::Stream(channel) = hello.purpose else { return };
         // The link belongs to the process, so it is accepted even if this rank leaves now.
         let reset_armed = stream.set_reset_on_close(true);
         let accept = || drop(stream.send(acceptance));
@@ -71,17 +53,6 @@ impl ConnectionAcceptor for TcpMeshShared {
         if let Err(cause) = reset_armed {
             self.fail_all_nodes(&Error::system("watching a connection", cause));
         }
-    }
-}
-
-impl PeerConnectHandler for TcpMeshShared {
-    fn on_connected(&self, hello: &Hello, stream: Arc<SocketStream>) {
-        self.add_control_connection(hello.to, stream);
-    }
-
-    fn on_failed(&self, _: &Hello, error: Error) {
-        lock(&self.connect_error).get_or_insert(error);
-        self.doorbell.notify();
     }
 }
 
@@ -110,7 +81,39 @@ impl LinkUser for TcpMeshShared {
         self.mark_announced_left(from);
     }
 
+    fn on_control_end(&self, key: &LinkKey, link: Option<u64>, end: &LinkEnd) {
+        for channel in self.open_control_channels().filter(|channel| channel.link.key == *key) {
+            if channel.uses_link(link) {
+                self.on_link_end(channel.leader, end);
+            }
+        }
+    }
+
+    fn on_control(&self, from: Rank, link: u64, bytes: &[u8]) {
+        let node = self.members[from].node;
+        // A rank that is not a leader sends no control frames.
+        let Some(channel) = self.control_channel(node).filter(|it| it.leader == from) else {
+            return;
+        };
+        match ControlFrame::decode(bytes, self.rank_count()) {
+            Ok(Some((frame, len))) if len == bytes.len() => {
+                self.handle_control(frame, channel, link)
+            }
+            Ok(_) => self.fail_all_nodes(&self.died_error(from, "it sent an incomplete frame")),
+            Err(what) => {
+                self.fail_all_nodes(&self.died_error(from, &format!("it sent {what}")));
+            }
+        }
+    }
+
     fn on_unreachable(&self, to: Rank, channel: Channel, error: Error) {
+        let is_joining = channel == Channel::PointToPoint
+            && self.control_channel(self.members[to].node).is_some_and(|it| !it.has_joined());
+        if is_joining {
+            lock(&self.connect_error).get_or_insert(error);
+            self.doorbell.notify();
+            return;
+        }
         if error.kind() == ErrorKind::PeerFailed {
             self.mark_left(to);
         } else {
@@ -140,52 +143,35 @@ impl LinkUser for TcpMeshShared {
     }
 }
 
-impl ControlHandler for TcpMeshShared {
-    fn rank_count(&self) -> usize {
-        self.members.len()
+impl TcpMeshShared {
+    /// Returns the control channel to the leader of a node.
+    pub(super) fn control_channel(&self, node: usize) -> Option<&ControlChannel> {
+        self.control_channels.get()?.get(node)?.as_ref()
     }
 
-    fn on_frame(&self, frame: ControlFrame, connection: &ControlConnection) {
+    /// Returns the control channels to all other leaders; empty on a rank that is not a leader.
+    pub(super) fn open_control_channels(&self) -> impl Iterator<Item = &ControlChannel> {
+        self.control_channels.get().into_iter().flatten().flatten()
+    }
+
+    fn handle_control(&self, frame: ControlFrame, channel: &ControlChannel, link: u64) {
         match frame {
+            ControlFrame::Joined => {
+                channel.mark_joined(link);
+                self.doorbell.notify();
+            }
+            ControlFrame::Goodbye => channel.mark_finished(),
             ControlFrame::Abort(error) => self.fail_this_node(&error),
             ControlFrame::Left(rank) => self.mark_reported_left(rank),
-            ControlFrame::AskActivity(rank) => self.answer_activity_query(rank, connection),
+            ControlFrame::AskActivity(rank) => self.answer_activity_query(rank, channel),
             ControlFrame::Activity(rank, text) => self.store_activity_answer(rank, text),
             ControlFrame::AskLabels(rank, sequence) => {
-                self.answer_label_query(rank, sequence, connection);
+                self.answer_label_query(rank, sequence, channel);
             }
             ControlFrame::Labels(rank, sequence, labels) => {
                 self.store_label_answer(rank, sequence, labels);
             }
-            ControlFrame::Goodbye | ControlFrame::Heartbeat => {}
+            ControlFrame::Heartbeat => {}
         }
-    }
-
-    fn on_lost(&self, leader: Rank, reason: &str) {
-        self.fail_all_nodes(&self.died_error(leader, reason));
-    }
-}
-
-impl TcpMeshShared {
-    fn add_control_connection(&self, leader: Rank, stream: Arc<SocketStream>) {
-        let handler: Weak<dyn ControlHandler> = self.weak.clone();
-        let connection = ControlConnection::open(handler, leader, stream, self.vitals.timing);
-        let node = self.members[leader].node;
-        let mut connections = lock(&self.control_connections);
-        if self.is_leaving.load(Ordering::Acquire) {
-            drop(connections);
-            return connection.close(self.me);
-        }
-        if let Some(entry) = connections.get_mut(node) {
-            *entry = Some(Arc::clone(&connection));
-        }
-        // Start to read under the lock. Otherwise [`TcpMeshShared::close_control_connections`]
-        // could close a connection that then starts to read.
-        let started = connection.start_reading();
-        drop(connections);
-        if let Err(error) = started {
-            lock(&self.connect_error).get_or_insert(error);
-        }
-        self.doorbell.notify();
     }
 }

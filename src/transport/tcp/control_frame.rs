@@ -1,17 +1,18 @@
-//! The frames of the control connections between node leaders (the first rank of each node). This
+//! The frames of the control channels between node leaders (the first rank of each node). This
 //! module encodes and decodes frames, and does no input or output. A frame begins with the number
-//! of its kind, 1 to 8. Numbers are little endian.
+//! of its kind, 1 to 9. Numbers are little endian.
 //!
 //! ```text
 //! 1 | error kind u8 | fault u8 | culprit + 1 u32 (0: none) | length u16 | text
 //!                                                    abort: the group has failed
 //! 2 | rank u32                                       a rank leaves in order
 //! 3                                                  goodbye: no further frame follows
-//! 4                                                  heartbeat
+//! 4                                                  heartbeat, for no group
 //! 5 | rank u32                                       asks for the activity of the rank
 //! 6 | rank u32 | length u16 | text                   answer to 5
 //! 7 | rank u32 | sequence u64                        asks for the labels of the rank's operation
 //! 8 | rank u32 | sequence u64 | n u8 | n x 32 bytes  answer to 7: the operation, then its calls
+//! 9                                                  the leader has joined the group
 //! ```
 
 use crate::base::error::{Error, ErrorKind};
@@ -36,6 +37,7 @@ const ASK_ACTIVITY: u8 = 5;
 const ACTIVITY: u8 = 6;
 const ASK_LABELS: u8 = 7;
 const LABELS: u8 = 8;
+const JOINED: u8 = 9;
 
 /// The maximum number of labels in a frame: the label of the operation, and the labels of its
 /// calls.
@@ -60,6 +62,8 @@ pub(super) enum ControlFrame {
     AskLabels(Rank, u64),
     /// The answer to [`ControlFrame::AskLabels`].
     Labels(Rank, u64, Vec<Label>),
+    /// The sender has joined the group.
+    Joined,
 }
 
 impl ControlFrame {
@@ -81,6 +85,7 @@ impl ControlFrame {
             }
             Self::Goodbye => to.push(GOODBYE),
             Self::Heartbeat => to.push(HEARTBEAT),
+            Self::Joined => to.push(JOINED),
             Self::AskActivity(rank) => {
                 to.push(ASK_ACTIVITY);
                 to.extend(number(*rank).to_le_bytes());
@@ -133,6 +138,7 @@ impl ControlFrame {
             None => Ok(None),
             Some(&GOODBYE) => Ok(Some((Self::Goodbye, 1))),
             Some(&HEARTBEAT) => Ok(Some((Self::Heartbeat, 1))),
+            Some(&JOINED) => Ok(Some((Self::Joined, 1))),
             Some(&kind @ (LEFT | ASK_ACTIVITY)) => match word(1) {
                 None => Ok(None),
                 Some(number) if kind == LEFT => Ok(Some((Self::Left(rank(number)?), 5))),
@@ -201,45 +207,6 @@ fn decode_labels(bytes: &[u8]) -> Result<Option<(Vec<Label>, usize)>, &'static s
     Ok(Some((labels.ok_or("a label that is not valid UTF-8")?, 1 + count * LABEL_BYTES)))
 }
 
-/// The received bytes that are not decoded yet. They are at most one incomplete frame and the bytes
-/// of one read.
-#[derive(Debug, Default)]
-pub(super) struct FrameBuffer {
-    bytes: Vec<u8>,
-    consumed: usize,
-}
-
-impl FrameBuffer {
-    /// Appends received bytes.
-    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..self.consumed);
-        self.consumed = 0;
-        self.bytes.extend(bytes);
-    }
-
-    /// Removes and returns the next frame once it is complete. Every rank in the frame must be
-    /// below `ranks`.
-    ///
-    /// # Errors
-    /// A description of the malformed part.
-    pub(super) fn next_frame(
-        &mut self,
-        ranks: usize,
-    ) -> Result<Option<ControlFrame>, &'static str> {
-        let found = ControlFrame::decode(&self.bytes[self.consumed..], ranks)?;
-        Ok(found.map(|(frame, len)| {
-            self.consumed += len;
-            frame
-        }))
-    }
-
-    /// Returns the number of bytes that are not decoded yet.
-    #[cfg(any(test, fuzzing))]
-    pub(super) fn buffered_len(&self) -> usize {
-        self.bytes.len() - self.consumed
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +221,7 @@ mod tests {
             ControlFrame::Left(3),
             ControlFrame::Goodbye,
             ControlFrame::Heartbeat,
+            ControlFrame::Joined,
             ControlFrame::AskActivity(2),
             ControlFrame::Activity(1, "is in barrier #1".to_owned()),
             ControlFrame::Activity(0, String::new()),

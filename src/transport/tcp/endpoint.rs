@@ -341,7 +341,7 @@ impl TcpMesh {
             if let Err(error) = self.begin_connect(&link, peer, channel) {
                 crate::log!(LogLevel::Debug, "cannot report that this rank leaves: {error}");
             }
-            shared.links.release(&link);
+            shared.links.release_after(&link, true);
         }
     }
 }
@@ -352,10 +352,7 @@ impl Drop for TcpMesh {
         shared.is_leaving.store(true, Ordering::Release);
         self.registry.unregister((shared.group, shared.me));
         shared.messages.stop();
-        for connector in lock(&shared.connectors).drain(..) {
-            connector.cancel();
-        }
-        shared.close_control_connections();
+        shared.close_control_channels();
         let mut reason = Vec::new();
         if let Some(failure) = shared.domain.failure() {
             ControlFrame::Abort(failure).encode(&mut reason);

@@ -1,18 +1,19 @@
-//! The heartbeat between nodes. Each node leader sends heartbeats on its control connections to the
-//! other leaders, and counts every successful read from a connection as a heartbeat of the leader
-//! at the other end.
+//! The heartbeat between nodes. Each node leader sends heartbeats on its message links to the other
+//! leaders, and counts every successful read from such a link as a heartbeat of the leader at the
+//! other end.
 //!
 //! If nothing arrives from a leader within the limit, that leader is stopped or unreachable, and
 //! the leader that detects this fails the group. In a network partition, this happens on both
 //! sides. If a rank that is not a leader stops, the ranks of its node detect this.
 
-use super::control::ControlConnection;
 use super::mesh::TcpMeshShared;
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
 use crate::base::sync::lock;
+use crate::transport::Channel;
 use crate::transport::heartbeat::{HeartbeatMonitor, HeartbeatTiming};
 use crate::wait::service::{self, AlarmHandler};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -20,16 +21,19 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 struct NodeHeartbeat {
     shared: Weak<TcpMeshShared>,
+    timing: HeartbeatTiming,
     monitor: Mutex<HeartbeatMonitor>,
 }
 
-/// Starts to send heartbeats on all control connections, and to monitor these connections.
-/// Connections that are added later are included.
+/// Starts to send heartbeats to the other leaders, and to monitor them.
 pub(super) fn start(shared: &Arc<TcpMeshShared>, timing: HeartbeatTiming) -> Result<()> {
     let now = Instant::now();
     let monitor = Mutex::new(HeartbeatMonitor::new(timing, shared.leaders.len(), now));
-    let alarm =
-        service::alarm(Arc::new(NodeHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
+    let alarm = service::alarm(Arc::new(NodeHeartbeat {
+        shared: Arc::downgrade(shared),
+        timing,
+        monitor,
+    }))?;
     // Store the alarm before it can fire, because the handler uses the stored alarm to set the next
     // time.
     shared.heartbeat_alarm.get_or_init(|| alarm).set(Some(now));
@@ -39,13 +43,15 @@ pub(super) fn start(shared: &Arc<TcpMeshShared>, timing: HeartbeatTiming) -> Res
 impl AlarmHandler for NodeHeartbeat {
     fn on_alarm(&self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let connections: Vec<Option<Arc<ControlConnection>>> =
-            lock(&shared.control_connections).clone();
-        connections.iter().flatten().for_each(|connection| connection.send_heartbeat());
         let is_over = shared.domain.region().abort_record().is_set();
-        let receive_count =
-            |node: usize| connections.get(node)?.as_ref()?.heartbeat_count().filter(|_| !is_over);
+        let receive_count = |node: usize| {
+            let channel = shared.control_channel(node)?;
+            let link = shared.incoming_link(channel.leader, Channel::PointToPoint)?;
+            (channel.is_active() && !is_over).then(|| link.read_count.load(Ordering::Acquire))
+        };
         let mut monitor = lock(&self.monitor);
+        let interval = self.timing.interval();
+        shared.open_control_channels().for_each(|channel| channel.send_heartbeat(interval));
         let silent = monitor.check_peers(Instant::now(), receive_count);
         let due = monitor.next_check();
         drop(monitor);

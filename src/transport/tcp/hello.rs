@@ -28,7 +28,7 @@ use crate::security::{CipherSuite, SecuritySetting};
 use crate::transport::{Channel, MAX_COLLECTIVE_STREAMS};
 
 const MAGIC: [u8; 8] = *b"distlnk1";
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 
 /// The length of a proof, in bytes.
 pub(super) const PROOF_BYTES: usize = 48;
@@ -55,10 +55,8 @@ pub(super) const ACCEPTED: u8 = b'T';
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ConnectionPurpose {
-    /// A stream from the connecting rank to the acceptor.
+    /// A link from the process of the connecting rank to the process of the acceptor.
     Stream(Channel),
-    /// A control connection between the leaders of two nodes.
-    Control,
     /// A connection between two ranks of a failed group.
     Reconnect,
 }
@@ -68,7 +66,7 @@ impl ConnectionPurpose {
     pub(super) fn rail(self) -> u8 {
         match self {
             Self::Stream(Channel::Collective(lane)) => lane,
-            Self::Stream(Channel::PointToPoint) | Self::Control | Self::Reconnect => 0,
+            Self::Stream(Channel::PointToPoint) | Self::Reconnect => 0,
         }
     }
 }
@@ -165,7 +163,6 @@ impl Hello {
         let (channel, lane) = match self.purpose {
             ConnectionPurpose::Stream(Channel::Collective(lane)) => (0, lane),
             ConnectionPurpose::Stream(Channel::PointToPoint) => (1, 0),
-            ConnectionPurpose::Control => (2, 0),
             ConnectionPurpose::Reconnect => (3, 0),
         };
         let rank = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX).to_le_bytes();
@@ -197,7 +194,6 @@ impl Hello {
                 ConnectionPurpose::Stream(Channel::Collective(lane))
             }
             (1, 0) => ConnectionPurpose::Stream(Channel::PointToPoint),
-            (2, 0) => ConnectionPurpose::Control,
             (3, 0) => ConnectionPurpose::Reconnect,
             _ => return Err(HelloRefusal::UnknownProtocol),
         };
@@ -328,7 +324,6 @@ mod tests {
         prop_oneof![
             (0..8_u8).prop_map(|lane| ConnectionPurpose::Stream(Channel::Collective(lane))),
             Just(ConnectionPurpose::Stream(Channel::PointToPoint)),
-            Just(ConnectionPurpose::Control),
             Just(ConnectionPurpose::Reconnect),
         ]
     }

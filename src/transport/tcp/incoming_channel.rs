@@ -46,6 +46,8 @@ struct IncomingChannelState {
     number: Option<u32>,
     /// Whether no further byte arrives, because the sender has left the group.
     is_ended: bool,
+    /// Whether bytes are dropped, because the receiver has left the group.
+    is_abandoned: bool,
 }
 
 /// A grant that must be sent.
@@ -66,6 +68,7 @@ impl IncomingChannel {
             granted: WINDOW,
             number: None,
             is_ended: false,
+            is_abandoned: false,
         };
         Arc::new(Self { from, channel, state: Mutex::new(state) })
     }
@@ -114,9 +117,18 @@ impl IncomingChannel {
 
     /// Puts bytes into the inbox.
     pub(super) fn put(&self, bytes: Vec<u8>) {
-        if !bytes.is_empty() {
-            lock(&self.state).inbox.push_back(bytes);
+        let mut state = lock(&self.state);
+        if !bytes.is_empty() && !state.is_abandoned {
+            state.inbox.push_back(bytes);
         }
+    }
+
+    /// Drops the bytes in the inbox, and all that still arrive.
+    pub(super) fn abandon(&self) {
+        let mut state = lock(&self.state);
+        state.is_abandoned = true;
+        state.inbox = VecDeque::new();
+        state.front_taken = 0;
     }
 
     /// Takes bytes from the inbox. Returns their number, and the grant that must be sent.

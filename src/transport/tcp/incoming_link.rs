@@ -8,16 +8,20 @@ use super::link_table::{LinkKey, LinkTable};
 use crate::base::buffer::Dst;
 use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
 
 /// The receiving end of a link.
 #[derive(Debug)]
 pub(super) struct IncomingLink {
     pub(super) key: LinkKey,
+    /// The number of the link. No other incoming link of this process has the same one.
+    pub(super) number: u64,
     pub(super) stream: Arc<SocketStream>,
     /// Whether the link has ended, and all its bytes were read.
     pub(super) is_over: AtomicBool,
+    /// The number of times that bytes were read. If it changes, the other process is alive.
+    pub(super) read_count: AtomicU64,
     reader: Mutex<LinkReader>,
     table: Weak<LinkTable>,
 }
@@ -35,11 +39,20 @@ enum ReadTask<'a> {
 impl IncomingLink {
     pub(super) fn new(
         key: LinkKey,
+        number: u64,
         stream: Arc<SocketStream>,
         table: Weak<LinkTable>,
     ) -> Arc<Self> {
         let reader = Mutex::new(LinkReader::new());
-        Arc::new(Self { key, stream, is_over: AtomicBool::new(false), reader, table })
+        Arc::new(Self {
+            key,
+            number,
+            stream,
+            is_over: AtomicBool::new(false),
+            read_count: AtomicU64::new(0),
+            reader,
+            table,
+        })
     }
 
     /// Receives bytes of a channel. Returns their number. Returns 0 if nothing has arrived, or if
@@ -67,12 +80,16 @@ impl IncomingLink {
             Err(TryLockError::WouldBlock) => return 0,
         };
         let Some(table) = self.table.upgrade() else { return 0 };
+        if self.is_over.load(Ordering::Acquire) {
+            return 0;
+        }
         let mut reading = Reading {
             key: self.key,
             stream: &self.stream,
             table: &table,
             target: None,
             notices: Vec::new(),
+            reads: 0,
         };
         let (stop, filled) = match task {
             ReadTask::Announce => (reader.announce(&mut reading), 0),
@@ -91,8 +108,15 @@ impl IncomingLink {
             }
         };
         let notices = std::mem::take(&mut reading.notices);
+        if reading.reads > 0 {
+            self.read_count.fetch_add(reading.reads, Ordering::Release);
+        }
         let users = match &stop {
-            ReadStop::Ended(_) => reader.users(),
+            ReadStop::Ended(_) => {
+                // Nothing after a malformed frame has a meaning.
+                self.is_over.store(true, Ordering::Release);
+                reader.users()
+            }
             ReadStop::Paused => Vec::new(),
         };
         drop(reader);
@@ -116,6 +140,9 @@ impl IncomingLink {
                 {
                     user.on_left(ranks.from, reason);
                 }
+            }
+            LinkNotice::Control(ranks, bytes) => {
+                table.deliver_control(&self.key, self.number, &ranks, bytes);
             }
             LinkNotice::SentToDeparted(ranks) => table.repeat_departure(&self.key, &ranks),
         }

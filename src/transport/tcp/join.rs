@@ -3,7 +3,7 @@
 //! of each node) to each other. Streams connect later, at their first use.
 
 use super::advert::{AddressAdvert, RailAddress};
-use super::control::ControlConnection;
+use super::control::ControlChannel;
 use super::endpoint::{PollScratch, TcpMesh};
 use super::heartbeat_monitor;
 use super::hello::ConnectionPurpose;
@@ -15,7 +15,6 @@ use super::members::{TcpJoinConfig, node_leaders};
 use super::mesh::{ChannelPair, TcpMeshShared};
 use super::mesh_waker::MeshWaker;
 use super::message_streams::MessageStreams;
-use super::peer_connect::PeerConnectHandler;
 use super::peer_state::PRESENT;
 use super::port_range::port_range;
 use super::published_address::PublishedAddress;
@@ -28,7 +27,7 @@ use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::security::CipherSet;
 use crate::sys::{host, netif, socket};
-use crate::transport::{DoorbellListener, MAX_COLLECTIVE_STREAMS, SharedDomain};
+use crate::transport::{Channel, DoorbellListener, MAX_COLLECTIVE_STREAMS, SharedDomain};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::service::{self, Alarm, AlarmHandler};
 use crate::wait::service_task::ServiceTask;
@@ -191,7 +190,6 @@ impl TcpListening {
         cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<TcpMesh> {
         let leaders = node_leaders(join_config.members);
-        let node = join_config.members[join_config.me].node;
         let shared = new_shared(join_config, domain, &leaders, self.registry.links())?;
         let task = Arc::downgrade(&shared);
         let forward_task = ServiceTask::new(move || {
@@ -217,18 +215,8 @@ impl TcpListening {
             if let Some(timing) = join_config.vitals.timing {
                 heartbeat_monitor::start(&shared, timing)?;
             }
-            let handler: Weak<dyn PeerConnectHandler> = shared.weak.clone();
-            for &leader in leaders.iter().take(node) {
-                let connector = shared.new_connector(
-                    leader,
-                    ConnectionPurpose::Control,
-                    Some(*join_config.deadline),
-                    handler.clone(),
-                )?;
-                lock(&shared.connectors).push(Arc::clone(&connector));
-                connector.start();
-            }
-            await_control_connections(&shared, join_config, &leaders, cancelled)?;
+            open_control_channels(&shared, join_config, &leaders);
+            await_leaders(&shared, join_config, cancelled)?;
             // Send the updates of this node from before the connections existed.
             shared.forward_updates();
         }
@@ -258,8 +246,6 @@ fn new_shared(
     let lanes = wanted_lanes.clamp(1, u8::try_from(MAX_COLLECTIVE_STREAMS).unwrap_or(1));
     let is_leader = leaders.contains(&join_config.me);
     let messages = MessageStreams::new(Arc::clone(links))?;
-    let control_connections: Vec<Option<Arc<ControlConnection>>> =
-        if is_leader { leaders.iter().map(|_| None).collect() } else { Vec::new() };
     let slots = ranks * (usize::from(lanes) + 1);
     Ok(Arc::new_cyclic(|weak| TcpMeshShared {
         group: join_config.group,
@@ -278,12 +264,10 @@ fn new_shared(
         messages,
         delayed_events: Mutex::default(),
         delayed_event_alarm: OnceLock::new(),
-        vitals: join_config.vitals,
         heartbeat_alarm: OnceLock::new(),
         activity_answers: Mutex::default(),
         label_query: Mutex::default(),
-        control_connections: Mutex::new(control_connections),
-        connectors: Mutex::default(),
+        control_channels: OnceLock::new(),
         connect_error: Mutex::default(),
         doorbell: Doorbell::default(),
         is_leader,
@@ -298,50 +282,62 @@ fn new_shared(
     }))
 }
 
-/// Waits until this leader has control connections to all other leaders.
-fn await_control_connections(
+/// Opens the control channels of this leader to all other leaders.
+fn open_control_channels(
     shared: &TcpMeshShared,
     join_config: &TcpJoinConfig<'_>,
     leaders: &[Rank],
+) {
+    let open = |&leader: &Rank| {
+        let link = shared.links.acquire(shared.link_key(leader, Channel::PointToPoint));
+        ControlChannel::new(shared.ranks_to(leader), link, join_config.vitals.timing)
+    };
+    let channels = leaders.iter().map(|leader| (*leader != shared.me).then(|| open(leader)));
+    let frames = shared.control_channels.set(channels.collect());
+    debug_assert!(frames.is_ok(), "the channels are opened once");
+    // Frames that came before have waited in the table.
+    shared.links.accept_control((shared.group, shared.me));
+}
+
+/// Waits until all other leaders have joined.
+fn await_leaders(
+    shared: &TcpMeshShared,
+    join_config: &TcpJoinConfig<'_>,
     cancelled: &dyn Fn() -> Option<Error>,
 ) -> Result<()> {
-    let own = join_config.members[join_config.me].node;
-    let missing = || -> Vec<Rank> {
-        let connections = lock(&shared.control_connections);
-        let is_missing =
-            |node: &usize| *node != own && connections.get(*node).is_some_and(Option::is_none);
-        (0..leaders.len()).filter(is_missing).map(|node| leaders[node]).collect()
-    };
     let abort_reason = || lock(&shared.connect_error).clone().or_else(|| shared.domain.failure());
     loop {
+        // An attempt of another group may have failed, so this group starts its own.
+        for channel in shared.open_control_channels() {
+            let purpose = ConnectionPurpose::Stream(Channel::PointToPoint);
+            let (leader, until) = (channel.leader, Some(*join_config.deadline));
+            channel
+                .link
+                .connect(|handler| shared.new_connector(leader, purpose, until, handler))?;
+        }
         let slice = join_config.deadline.capped(CANCEL_CHECK_INTERVAL);
-        let all_connected = || missing().is_empty().then_some(());
-        match wait_until(
-            &shared.doorbell,
-            WaitPolicy::SLEEP_SOON,
-            &slice,
-            abort_reason,
-            all_connected,
-        ) {
+        let all_joined =
+            || shared.open_control_channels().all(ControlChannel::has_joined).then_some(());
+        match wait_until(&shared.doorbell, WaitPolicy::SLEEP_SOON, &slice, abort_reason, all_joined)
+        {
             Ok(()) => return Ok(()),
             Err(WaitInterrupt::Aborted(error)) => return Err(error),
             Err(WaitInterrupt::Deadline) => {}
         }
         cancelled().map_or(Ok(()), Err)?;
         if join_config.deadline.has_passed() {
-            return Err(timeout_error(shared, join_config, &missing()));
+            return Err(timeout_error(shared, join_config));
         }
     }
 }
 
-fn timeout_error(
-    shared: &TcpMeshShared,
-    join_config: &TcpJoinConfig<'_>,
-    missing: &[Rank],
-) -> Error {
-    let names: Vec<_> = missing.iter().map(|&rank| shared.name(rank).to_string()).collect();
+fn timeout_error(shared: &TcpMeshShared, join_config: &TcpJoinConfig<'_>) -> Error {
+    let missing: Vec<&ControlChannel> =
+        shared.open_control_channels().filter(|channel| !channel.has_joined()).collect();
+    let names: Vec<_> =
+        missing.iter().map(|channel| shared.name(channel.leader).to_string()).collect();
     let causes: Vec<_> =
-        lock(&shared.connectors).iter().filter_map(|connector| connector.describe()).collect();
+        missing.iter().filter_map(|channel| channel.link.describe_connect()).collect();
     let message = format!(
         "no connection to {} within {} ms{}{}",
         names.join(", "),
@@ -350,5 +346,5 @@ fn timeout_error(
         causes.join("; ")
     );
     let error = Error::new(ErrorKind::Timeout, message);
-    missing.first().copied().into_iter().fold(error, Error::with_culprit)
+    missing.first().map(|channel| channel.leader).into_iter().fold(error, Error::with_culprit)
 }

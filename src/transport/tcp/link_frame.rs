@@ -14,8 +14,10 @@
 //! | 2 data | channel, payload | bytes of a channel |
 //! | 3 grant | channel, total | the other side may send `total` bytes in all on its channel |
 //! | 4 leave | group, from, to, payload | rank `from` has left the group. The payload is the reason, if the group has failed, as a control frame. |
+//! | 5 control | group, from, to, payload | a control frame of the leader `from` to the leader `to` |
+//! | 6 heartbeat | | the process is alive |
 
-use super::control_frame::MAX_BYTES as MAX_REASON_BYTES;
+use super::control_frame::MAX_BYTES as MAX_CONTROL_BYTES;
 use crate::base::ids::{GroupId, Nonce, Rank};
 
 /// The length of a frame without its payload, in bytes.
@@ -31,6 +33,8 @@ const OPEN: u8 = 1;
 const DATA: u8 = 2;
 const GRANT: u8 = 3;
 const LEAVE: u8 = 4;
+const CONTROL: u8 = 5;
+const HEARTBEAT: u8 = 6;
 
 /// The encoded head of a frame.
 pub(super) type FrameHead = [u8; HEAD_BYTES];
@@ -54,6 +58,10 @@ pub(super) enum Frame {
     Grant { channel: u32, total: u64 },
     /// A rank has left its group. The reason of a failure follows, if `payload` is not 0.
     Leave { ranks: ChannelRanks, payload: usize },
+    /// A control frame between two leaders follows.
+    Control { ranks: ChannelRanks, payload: usize },
+    /// The process of the sender is alive.
+    Heartbeat,
 }
 
 /// Returns the number of zeros after a payload of this length.
@@ -74,6 +82,8 @@ impl Frame {
                 (GRANT, channel, 0, None)
             }
             Self::Leave { ranks, payload } => (LEAVE, 0, payload, Some(ranks)),
+            Self::Control { ranks, payload } => (CONTROL, 0, payload, Some(ranks)),
+            Self::Heartbeat => (HEARTBEAT, 0, 0, None),
         };
         bytes[2] = kind;
         bytes[4..8].copy_from_slice(&channel.to_le_bytes());
@@ -104,8 +114,12 @@ impl Frame {
             OPEN => Self::Open { channel, ranks },
             DATA if (1..=MAX_PAYLOAD).contains(&payload) => Self::Data { channel, payload },
             GRANT => Self::Grant { channel, total },
-            LEAVE if payload <= MAX_REASON_BYTES => Self::Leave { ranks, payload },
-            DATA | LEAVE => return Err("a frame of a forbidden length"),
+            LEAVE if payload <= MAX_CONTROL_BYTES => Self::Leave { ranks, payload },
+            CONTROL if (1..=MAX_CONTROL_BYTES).contains(&payload) => {
+                Self::Control { ranks, payload }
+            }
+            HEARTBEAT => Self::Heartbeat,
+            DATA | LEAVE | CONTROL => return Err("a frame of a forbidden length"),
             _ => return Err("a frame of an unknown kind"),
         };
         // No bit may have a meaning that this version does not know.
@@ -127,13 +141,16 @@ mod tests {
             from: from.into(),
             to: to.into(),
         });
-        let leave = (ranks.clone(), 0..=MAX_REASON_BYTES);
+        let leave = (ranks.clone(), 0..=MAX_CONTROL_BYTES);
+        let control = (ranks.clone(), 1..=MAX_CONTROL_BYTES);
         prop_oneof![
             (any::<u32>(), ranks).prop_map(|(channel, ranks)| Frame::Open { channel, ranks }),
             (any::<u32>(), 1..=MAX_PAYLOAD)
                 .prop_map(|(channel, payload)| Frame::Data { channel, payload }),
             any::<(u32, u64)>().prop_map(|(channel, total)| Frame::Grant { channel, total }),
             leave.prop_map(|(ranks, payload)| Frame::Leave { ranks, payload }),
+            control.prop_map(|(ranks, payload)| Frame::Control { ranks, payload }),
+            Just(Frame::Heartbeat),
         ]
     }
 

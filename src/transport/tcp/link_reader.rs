@@ -58,8 +58,15 @@ struct CurrentFrame {
 enum PayloadSink {
     Channel(Arc<IncomingChannel>),
     Dropped,
-    /// The reason of a departure.
-    Reason(ChannelRanks, Vec<u8>),
+    /// The reason of a departure, or a control frame.
+    Whole(ChannelRanks, WholeKind, Vec<u8>),
+}
+
+/// What a payload is that is used as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WholeKind {
+    Reason,
+    Control,
 }
 
 /// What the reader must report after its lock was released.
@@ -73,6 +80,8 @@ pub(super) enum LinkNotice {
     Granted { number: u32, total: u64 },
     /// A rank has left its group.
     Left(ChannelRanks, Option<Error>),
+    /// A control frame has arrived.
+    Control(ChannelRanks, Vec<u8>),
     /// The other side sends to a rank that has left its group.
     SentToDeparted(ChannelRanks),
 }
@@ -97,6 +106,8 @@ pub(super) struct Reading<'a> {
     pub(super) table: &'a LinkTable,
     pub(super) target: Option<ReadTarget<'a>>,
     pub(super) notices: Vec<LinkNotice>,
+    /// The number of reads that got bytes.
+    pub(super) reads: u64,
 }
 
 /// Why the reader has stopped.
@@ -131,7 +142,7 @@ impl LinkReader {
                 return ReadStop::Paused;
             }
             match self.read_more(reading) {
-                Ok(true) => {}
+                Ok(true) => reading.reads += 1,
                 Ok(false) => return ReadStop::Ended(None),
                 Err(cause) if is_transient(&cause) => return ReadStop::Paused,
                 Err(cause) => return ReadStop::Ended(Some(cause)),
@@ -164,7 +175,7 @@ impl LinkReader {
                 Err(cause) => return ReadStop::Ended(Some(cause)),
             };
             match step {
-                Ok(true) => {}
+                Ok(true) => reading.reads += 1,
                 Ok(false) => return ReadStop::Ended(None),
                 Err(cause) if is_transient(&cause) => return ReadStop::Paused,
                 Err(cause) => return ReadStop::Ended(Some(cause)),
@@ -181,7 +192,7 @@ impl LinkReader {
                 Err(cause) => Err(cause),
             };
             match step {
-                Ok(true) => {}
+                Ok(true) => reading.reads += 1,
                 Ok(false) => return ReadStop::Ended(None),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) if is_transient(&cause) => return ReadStop::Paused,
@@ -240,9 +251,14 @@ impl LinkReader {
             return;
         }
         self.padding = padding(current.payload);
-        if let Some(CurrentFrame { sink: PayloadSink::Reason(ranks, bytes), .. }) =
+        let Some(CurrentFrame { sink: PayloadSink::Whole(ranks, kind, bytes), .. }) =
             self.current.take()
-        {
+        else {
+            return;
+        };
+        if kind == WholeKind::Control {
+            reading.notices.push(LinkNotice::Control(ranks, bytes));
+        } else {
             // A malformed reason only means that the reason is unknown.
             let reason = match ControlFrame::decode(&bytes, usize::MAX) {
                 Ok(Some((ControlFrame::Abort(reason), _))) => Some(reason),
@@ -376,11 +392,19 @@ impl LinkReader {
             }
             Frame::Leave { ranks, payload: 0 } => self.leave(ranks, None, reading),
             Frame::Leave { ranks, payload } => {
-                let sink = PayloadSink::Reason(ranks, Vec::with_capacity(payload));
-                self.current = Some(CurrentFrame::new(sink, payload));
+                self.begin_whole(ranks, WholeKind::Reason, payload);
             }
+            Frame::Control { ranks, payload } => {
+                self.begin_whole(ranks, WholeKind::Control, payload);
+            }
+            Frame::Heartbeat => {}
         }
         Ok(())
+    }
+
+    fn begin_whole(&mut self, ranks: ChannelRanks, kind: WholeKind, payload: usize) {
+        let sink = PayloadSink::Whole(ranks, kind, Vec::with_capacity(payload));
+        self.current = Some(CurrentFrame::new(sink, payload));
     }
 
     /// Ends the channels of a rank that has left its group.
@@ -407,7 +431,7 @@ fn deliver(sink: &mut PayloadSink, bytes: &[u8], reading: &mut Reading<'_>) {
     let channel = match sink {
         PayloadSink::Channel(channel) => channel,
         PayloadSink::Dropped => return,
-        PayloadSink::Reason(_, reason) => return reason.extend_from_slice(bytes),
+        PayloadSink::Whole(_, _, whole) => return whole.extend_from_slice(bytes),
     };
     let mut rest = bytes;
     if let Some(target) = &mut reading.target

@@ -28,7 +28,7 @@ use crate::sys::poll::{PollEvents, Poller};
 use crate::sys::stream::SocketStream;
 use crate::transport::Channel;
 use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -38,6 +38,9 @@ use std::sync::{Arc, Mutex, Weak};
 const MAX_DEPARTED: usize = 4096;
 /// The maximum number of channels of groups that this process does not know yet.
 const MAX_UNKNOWN_CHANNELS: usize = 4096;
+
+/// The maximum number of control frames for groups that this process does not know yet.
+const MAX_EARLY_CONTROL: usize = 4096;
 
 /// A link: this process, the other process, and the kind of stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +85,12 @@ pub(super) trait LinkUser: Send + Sync + Debug {
     /// Called when a rank has left the group, with the reason if the group has failed.
     fn on_left(&self, from: Rank, reason: Option<Error>);
 
+    /// Called when a control frame of another leader has arrived on this incoming link.
+    fn on_control(&self, from: Rank, link: u64, bytes: &[u8]);
+
+    /// Called when a message link has ended: an incoming one with its number, or an outgoing one.
+    fn on_control_end(&self, key: &LinkKey, link: Option<u64>, end: &LinkEnd);
+
     /// Called when a rank cannot be reached.
     fn on_unreachable(&self, to: Rank, channel: Channel, error: Error);
 
@@ -116,12 +125,26 @@ struct LinkTableState {
     users: HashMap<UserKey, Weak<dyn LinkUser>>,
     channels: HashMap<UserKey, HashMap<(Rank, Channel), Arc<IncomingChannel>>>,
     unknown_channels: usize,
+    /// Control frames for groups that this process does not know yet, with their senders.
+    early_control: HashMap<UserKey, Vec<EarlyControl>>,
+    early_control_count: usize,
+    /// The leaders that can handle control frames.
+    control_users: HashSet<UserKey>,
     departed: VecDeque<UserKey>,
     /// Links that have no user and still send.
     closing: Vec<Arc<OutgoingLink>>,
     /// Events that no waiting thread uses.
     spare_events: Vec<Arc<EventFd>>,
     watch: Option<DescriptorWatch>,
+}
+
+/// A control frame for a group that this process does not know yet.
+#[derive(Debug)]
+struct EarlyControl {
+    process: Nonce,
+    from: Rank,
+    link: u64,
+    bytes: Vec<u8>,
 }
 
 impl LinkTable {
@@ -143,6 +166,10 @@ impl LinkTable {
     pub(super) fn register(&self, key: UserKey, user: &Weak<dyn LinkUser>) {
         let mut state = lock(&self.state);
         state.departed.retain(|departed| *departed != key);
+        if state.users.is_empty() {
+            let incoming = state.incoming.values();
+            incoming.for_each(|link| drop(link.stream.set_reset_on_close(true)));
+        }
         state.users.insert(key, user.clone());
         let early: Vec<_> =
             state.channels.get(&key).into_iter().flat_map(|it| it.values().cloned()).collect();
@@ -162,13 +189,23 @@ impl LinkTable {
     pub(super) fn unregister(&self, key: UserKey) {
         let mut state = lock(&self.state);
         state.users.remove(&key);
+        state.control_users.remove(&key);
         let channels = state.channels.remove(&key);
+        if let Some(early) = state.early_control.remove(&key) {
+            state.early_control_count -= early.len();
+        }
         if state.departed.len() == MAX_DEPARTED {
             state.departed.pop_front();
         }
         state.departed.push_back(key);
+        let is_last = state.users.is_empty();
+        let incoming: Vec<_> = state.incoming.values().cloned().collect();
         drop(state);
-        drop(channels);
+        channels.iter().flat_map(HashMap::values).for_each(|channel| channel.abandon());
+        if is_last {
+            // The end of a process without groups is no death.
+            incoming.iter().for_each(|link| drop(link.stream.set_reset_on_close(false)));
+        }
     }
 
     pub(super) fn user(&self, key: UserKey) -> Option<Arc<dyn LinkUser>> {
@@ -230,6 +267,55 @@ impl LinkTable {
         Ok(Some(channel))
     }
 
+    /// Gives a leader that can handle control frames those that have arrived already.
+    pub(super) fn accept_control(&self, key: UserKey) {
+        loop {
+            let mut state = lock(&self.state);
+            let early = state.early_control.remove(&key).unwrap_or_default();
+            state.early_control_count -= early.len();
+            let user = state.users.get(&key).and_then(Weak::upgrade);
+            if early.is_empty() {
+                state.control_users.insert(key);
+                return;
+            }
+            drop(state);
+            let Some(user) = user else { return };
+            for EarlyControl { process, from, link, bytes } in early {
+                if user.process_of(from) == Some(process) {
+                    user.on_control(from, link, &bytes);
+                }
+            }
+        }
+    }
+
+    /// Takes a control frame to the leader to which it is addressed.
+    pub(super) fn deliver_control(
+        &self,
+        key: &LinkKey,
+        link: u64,
+        ranks: &ChannelRanks,
+        bytes: Vec<u8>,
+    ) {
+        let user_key = (ranks.group, ranks.to);
+        let mut state = lock(&self.state);
+        let user = match state.control_users.contains(&user_key) {
+            true => state.users.get(&user_key).and_then(Weak::upgrade),
+            false => None,
+        };
+        if let Some(user) = user {
+            drop(state);
+            if user.process_of(ranks.from) == Some(key.peer) {
+                user.on_control(ranks.from, link, &bytes);
+            }
+        } else if !state.departed.contains(&user_key)
+            && state.early_control_count < MAX_EARLY_CONTROL
+        {
+            state.early_control_count += 1;
+            let early = EarlyControl { process: key.peer, from: ranks.from, link, bytes };
+            state.early_control.entry(user_key).or_default().push(early);
+        }
+    }
+
     /// Returns the channel that carries the bytes of these ranks on a link, if it is open.
     pub(super) fn known_channel(
         &self,
@@ -261,6 +347,12 @@ impl LinkTable {
 
     /// Ends the use of a link. Closes it after the last use.
     pub(super) fn release(&self, link: &Arc<OutgoingLink>) {
+        self.release_after(link, false);
+    }
+
+    /// Ends the use of a link. If `delivers` is true and this is the last use, the link first sends
+    /// what waits, even if it must be connected for that.
+    pub(super) fn release_after(&self, link: &Arc<OutgoingLink>, delivers: bool) {
         let mut state = lock(&self.state);
         if link.users.fetch_sub(1, Ordering::Relaxed) > 1 {
             drop(state);
@@ -273,7 +365,7 @@ impl LinkTable {
         state.closing.retain(|link| !link.has_ended());
         state.closing.push(Arc::clone(link));
         drop(state);
-        link.close();
+        link.close(delivers);
     }
 
     /// Adds a link that another process has connected. `accept` sends the end of the handshake.
@@ -284,11 +376,13 @@ impl LinkTable {
         stream: &Arc<SocketStream>,
         accept: impl FnOnce(),
     ) -> bool {
-        let link = IncomingLink::new(key, Arc::clone(stream), self.weak.clone());
         let mut state = lock(&self.state);
         if state.incoming.contains_key(&key) {
             return false;
         }
+        let number = state.next_token;
+        state.next_token += 1;
+        let link = IncomingLink::new(key, number, Arc::clone(stream), self.weak.clone());
         state.incoming.insert(key, Arc::clone(&link));
         // Send the acceptance under the lock, so that another thread cannot close the stream before
         // these bytes.
@@ -310,10 +404,8 @@ impl LinkTable {
             return self.message_input.add(link);
         }
         let mut state = lock(&self.state);
-        let token = state.next_token;
-        state.next_token += 1;
-        state.tokens.insert(token, link.key);
-        let added = self.end_poller.add_hang_up(link.stream.as_fd(), token);
+        state.tokens.insert(link.number, link.key);
+        let added = self.end_poller.add_hang_up(link.stream.as_fd(), link.number);
         added.map_err(|cause| cause.to_string())?;
         if state.watch.is_none() {
             let handler =
@@ -332,7 +424,6 @@ impl LinkTable {
         cause: Option<std::io::Error>,
         users: &[ChannelUser],
     ) {
-        link.is_over.store(true, Ordering::Release);
         let mut state = lock(&self.state);
         let is_it = |known: &Arc<IncomingLink>| std::ptr::eq(Arc::as_ptr(known), link);
         let removed = match state.incoming.get(&link.key).is_some_and(is_it) {
@@ -357,7 +448,11 @@ impl LinkTable {
         {
             crate::log!(LogLevel::Error, "a connection between processes is unusable: {cause}");
         }
-        self.report_end(&link.key, &LinkEnd::of(cause), users);
+        let end = LinkEnd::of(cause);
+        self.report_end(&link.key, &end, users);
+        if link.key.channel == Channel::PointToPoint {
+            self.report_control_end(&link.key, Some(link.number), &end);
+        }
     }
 
     /// Removes an outgoing link that has ended. `users` have channels on it.
@@ -371,6 +466,18 @@ impl LinkTable {
         drop(state);
         drop(removed);
         self.report_end(&link.key, end, users);
+        if link.key.channel == Channel::PointToPoint {
+            self.report_control_end(&link.key, None, end);
+        }
+    }
+
+    /// Reports the end of a message link to the leaders that exchange control frames on it.
+    fn report_control_end(&self, key: &LinkKey, number: Option<u64>, end: &LinkEnd) {
+        let state = lock(&self.state);
+        let users = state.control_users.iter();
+        let users: Vec<_> = users.filter_map(|key| state.users.get(key)?.upgrade()).collect();
+        drop(state);
+        users.iter().for_each(|user| user.on_control_end(key, number, end));
     }
 
     /// Reports the end of a link.
@@ -463,7 +570,8 @@ impl LinkTable {
     /// Closes all links. Called when the last group of the process has ended.
     pub(super) fn close(&self) {
         let state = std::mem::take(&mut *lock(&self.state));
-        state.outgoing.values().for_each(|link| link.close());
+        let outgoing = state.outgoing.values().chain(&state.closing);
+        outgoing.for_each(|link| link.close(false));
         for link in state.incoming.values() {
             link.stream.close_gracefully();
         }
@@ -483,6 +591,8 @@ fn no_user() -> Weak<dyn LinkUser> {
         fn on_input(&self, _: Rank, _: Channel) {}
         fn on_room(&self, _: Rank, _: Channel) {}
         fn on_left(&self, _: Rank, _: Option<Error>) {}
+        fn on_control(&self, _: Rank, _: u64, _: &[u8]) {}
+        fn on_control_end(&self, _: &LinkKey, _: Option<u64>, _: &LinkEnd) {}
         fn on_unreachable(&self, _: Rank, _: Channel, _: Error) {}
         fn on_link_end(&self, _: Rank, _: &LinkEnd) {}
         fn connector_to(

@@ -244,7 +244,7 @@ impl IncomingConnections for ListenerRegistryInner {
         let state = self.state();
         let acceptors = match hello.purpose {
             ConnectionPurpose::Reconnect => &state.reconnect_acceptors,
-            ConnectionPurpose::Stream(_) | ConnectionPurpose::Control => &state.acceptors,
+            ConnectionPurpose::Stream(_) => &state.acceptors,
         };
         acceptors.get(&(hello.group, hello.to)).and_then(Weak::upgrade)
     }

@@ -3,10 +3,10 @@
 //! rank without success, the error message contains the answers.
 //!
 //! A node leader (the first rank of a node) sends the query to the leader of the rank's node, over
-//! their control connection. A rank that is not a leader sends no query. It lets its own leader
+//! their control channel. A rank that is not a leader sends no query. It lets its own leader
 //! report the error first.
 
-use super::control::ControlConnection;
+use super::control::ControlChannel;
 use super::control_frame::ControlFrame;
 use super::mesh::{LabelQuery, TcpMeshShared};
 use crate::base::deadline::Deadline;
@@ -35,10 +35,9 @@ impl TcpMeshShared {
             ranks.iter().copied().filter(|&rank| self.domain_rank(rank).is_none()).collect();
         if self.is_leader {
             lock(&self.activity_answers).extend(remote.iter().map(|&rank| (rank, None)));
-            let connections = lock(&self.control_connections).clone();
             for &rank in &remote {
-                if let Some(Some(connection)) = connections.get(self.members[rank].node) {
-                    connection.send(&ControlFrame::AskActivity(rank));
+                if let Some(channel) = self.control_channel(self.members[rank].node) {
+                    channel.send(&ControlFrame::AskActivity(rank));
                 }
             }
         }
@@ -80,10 +79,8 @@ impl TcpMeshShared {
             return self.domain.region().labels(local).labels_of(sequence);
         }
         *lock(&self.label_query) = Some(LabelQuery { rank, sequence, labels: None });
-        let connection =
-            lock(&self.control_connections).get(self.members[rank].node).cloned().flatten();
-        if let Some(connection) = connection.filter(|_| self.is_leader) {
-            connection.send(&ControlFrame::AskLabels(rank, sequence));
+        if let Some(channel) = self.control_channel(self.members[rank].node) {
+            channel.send(&ControlFrame::AskLabels(rank, sequence));
         }
         let answered = || {
             let asked = lock(&self.label_query);
@@ -102,15 +99,10 @@ impl TcpMeshShared {
     }
 
     /// Answers another leader's query for the labels of an operation of a rank of this node.
-    pub(super) fn answer_label_query(
-        &self,
-        rank: Rank,
-        sequence: u64,
-        connection: &ControlConnection,
-    ) {
+    pub(super) fn answer_label_query(&self, rank: Rank, sequence: u64, channel: &ControlChannel) {
         if let Some(local) = self.domain_rank(rank) {
             let labels = self.domain.region().labels(local).labels_of(sequence);
-            connection.try_send(&ControlFrame::Labels(rank, sequence, labels));
+            channel.try_send(&ControlFrame::Labels(rank, sequence, labels));
         }
     }
 
@@ -127,9 +119,9 @@ impl TcpMeshShared {
     }
 
     /// Answers another leader's query for the activity of a rank of this node.
-    pub(super) fn answer_activity_query(&self, rank: Rank, connection: &ControlConnection) {
+    pub(super) fn answer_activity_query(&self, rank: Rank, channel: &ControlChannel) {
         if let Some(local) = self.domain_rank(rank) {
-            connection.try_send(&ControlFrame::Activity(rank, self.domain.last_activity(local)));
+            channel.try_send(&ControlFrame::Activity(rank, self.domain.last_activity(local)));
         }
     }
 

@@ -61,30 +61,24 @@ pub(super) struct ExpectedPeers<'a> {
     pub(super) epoch: u32,
     pub(super) me: Rank,
     pub(super) members: &'a [TcpMember],
-    /// The first rank of each node.
-    pub(super) leaders: &'a [Rank],
     pub(super) lanes: u8,
 }
 
 impl ExpectedPeers<'_> {
     /// Checks that the sender of a hello is a member of the group, that the hello addresses this
-    /// rank, and that the requested stream or control connection can exist.
+    /// rank, and that the requested link can exist.
     ///
     /// # Errors
     /// `IdentityMismatch`.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), HelloRefusal> {
-        let Self { epoch, me, members, leaders, lanes } = *self;
+        let Self { epoch, me, members, lanes } = *self;
         let is_meant = hello.epoch == epoch && hello.to == me && hello.from != me;
-        let Some(from) = members.get(hello.from).filter(|_| is_meant) else {
+        if !is_meant || hello.from >= members.len() {
             return Err(HelloRefusal::IdentityMismatch);
-        };
+        }
         let is_expected = match hello.purpose {
             ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < lanes,
             ConnectionPurpose::Stream(Channel::PointToPoint) => true,
-            // Of two leaders, the leader of the node with the larger index connects.
-            ConnectionPurpose::Control => {
-                from.node > members[me].node && leaders.get(from.node) == Some(&hello.from)
-            }
             // [`ReconnectEndpoint`](super::ReconnectEndpoint) accepts these connections and has its
             // own check.
             ConnectionPurpose::Reconnect => false,

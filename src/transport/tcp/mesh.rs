@@ -16,7 +16,7 @@
 //! [`peer_state`](super::peer_state) decides what follows from a departure or a death.
 
 use super::connect_target::PeerConnectTarget;
-use super::control::ControlConnection;
+use super::control::ControlChannel;
 use super::control_frame::ControlFrame;
 use super::hello::{ConnectionPurpose, Hello};
 use super::incoming_channel::IncomingChannel;
@@ -37,7 +37,7 @@ use crate::base::label::Label;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::security::LinkSecurity;
-use crate::transport::{Channel, DoorbellListener, HeartbeatConfig, PeerName, SharedDomain};
+use crate::transport::{Channel, DoorbellListener, PeerName, SharedDomain};
 use crate::wait::WaitPolicy;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::service::Alarm;
@@ -100,7 +100,6 @@ pub(super) struct TcpMeshShared {
     /// The events that take effect later, each with its time.
     pub(super) delayed_events: Mutex<Vec<(Instant, DelayedPeerEvent)>>,
     pub(super) delayed_event_alarm: OnceLock<Alarm>,
-    pub(super) vitals: HeartbeatConfig,
     /// The alarm on which a leader sends heartbeats; set only on a leader, if heartbeats are on.
     pub(super) heartbeat_alarm: OnceLock<Alarm>,
     /// The ranks of other nodes whose activity this rank has queried, each with the answer, or
@@ -108,9 +107,8 @@ pub(super) struct TcpMeshShared {
     pub(super) activity_answers: Mutex<BTreeMap<Rank, Option<String>>>,
     /// The current query for the labels of an operation, and the answer.
     pub(super) label_query: Mutex<Option<LabelQuery>>,
-    /// The connections to the other leaders, indexed by node; empty on a rank that is not a leader.
-    pub(super) control_connections: Mutex<Vec<Option<Arc<ControlConnection>>>>,
-    pub(super) connectors: Mutex<Vec<Arc<PeerConnector>>>,
+    /// The channels to the other leaders, indexed by node; empty on a rank that is not a leader.
+    pub(super) control_channels: OnceLock<Vec<Option<ControlChannel>>>,
     /// The first error of a connection attempt to another leader.
     pub(super) connect_error: Mutex<Option<Error>>,
     /// The doorbell of a caller that waits for a control connection or for an answer. It is
@@ -239,15 +237,14 @@ impl TcpMeshShared {
         drop(passing);
     }
 
-    /// Sends the last updates and closes the control connections. If another thread is sending
+    /// Sends the last updates and closes the control channels. If another thread is sending
     /// updates, waits for that thread first.
-    pub(super) fn close_control_connections(&self) {
+    pub(super) fn close_control_channels(&self) {
         let passing = lock(&self.forwarding);
         if self.is_leader {
             self.send_updates();
         }
-        let connections = std::mem::take(&mut *lock(&self.control_connections));
-        connections.iter().flatten().for_each(|connection| connection.close(self.me));
+        self.open_control_channels().for_each(|channel| channel.close(&self.links));
         drop(passing);
     }
 
@@ -256,11 +253,8 @@ impl TcpMeshShared {
         // close the connections.
         let mut reported = lock(&self.reported_left);
         let frames = self.collect_updates(&mut reported);
-        let connections: Vec<_> =
-            lock(&self.control_connections).iter().flatten().cloned().collect();
-        connections
-            .iter()
-            .for_each(|connection| frames.iter().for_each(|frame| connection.send(frame)));
+        self.open_control_channels()
+            .for_each(|channel| frames.iter().for_each(|frame| channel.send(frame)));
     }
 
     /// Returns the updates that the other leaders do not have yet, as frames, and marks them as
@@ -286,7 +280,7 @@ impl TcpMeshShared {
         frames
     }
 
-    /// Creates a connector for a link or a control connection.
+    /// Creates a connector for a link.
     ///
     /// # Errors
     /// `Connection` if no address is reachable.
@@ -312,6 +306,12 @@ impl TcpMeshShared {
         Ok(PeerConnector::new(target, handler))
     }
 
+    /// Returns true if this rank and the peer are leaders that exchange control frames.
+    fn is_control_peer(&self, peer: Rank) -> bool {
+        let channel = self.control_channel(self.members[peer].node);
+        channel.is_some_and(|channel| channel.leader == peer && channel.is_active())
+    }
+
     /// Handles the end of a link to or from a peer. Classifies it as a departure or a death of the
     /// peer, unless the peer has left the group before.
     pub(super) fn handle_link_end(&self, peer: Rank, end: &LinkEnd) {
@@ -329,7 +329,13 @@ impl TcpMeshShared {
                 | Io::TimedOut
                 | Io::HostUnreachable
                 | Io::NetworkUnreachable
-                | Io::InvalidData => self.mark_died(peer, &cause.to_string()),
+                | Io::InvalidData => {
+                    self.mark_died(peer, &cause.to_string());
+                    if self.is_control_peer(peer) {
+                        // The leader of the node cannot report its own death.
+                        self.fail_all_nodes(&self.died_error(peer, &cause.to_string()));
+                    }
+                }
                 _ => {
                     let what = format_args!("transfer on the connection to {}", self.name(peer));
                     let cause = match cause.raw_os_error() {

@@ -1,13 +1,14 @@
 //! Byte streams between hosts: the trait [`Endpoint`](super::Endpoint) over TCP.
 //!
-//! The *mesh* of a group is one TCP connection for each stream in use. A rank creates its end of
-//! the mesh ([`TcpMesh`]) in three steps:
+//! A *link* is one TCP connection from a process to another, which all groups of both processes
+//! share. The *mesh* of a group is its channels on these links. A rank creates its end of the mesh
+//! ([`TcpMesh`]) in three steps:
 //!
 //! 1. [`listen`] opens the listening sockets and returns a [`TcpListening`].
 //! 2. The rank publishes the addresses of the `TcpListening` and receives the addresses of all
 //!    other ranks ([`TcpMember`]).
 //! 3. [`TcpListening::join`] creates the mesh. The *node leaders* (the first rank of each node)
-//!    connect to each other. A stream connects at its first use.
+//!    greet each other. A link connects at its first use.
 //!
 //! The files, from the addresses to the mesh:
 //!
@@ -18,20 +19,17 @@
 //!   [`peer_connect`] connects to a peer, whose addresses [`connect_target`] selects;
 //!   [`address_connect`] is one of its attempts. Both sides first verify each other by a
 //!   [`hello`] with a proof of the job's secret ([`link_proof`]).
-//! * Streams: [`mesh`] has the streams of one group, and decides for each stream that ends whether
-//!   the peer has left or died. [`endpoint`] implements the functions of `Endpoint` that send,
-//!   receive and wait. [`message_streams`] has the point-to-point streams, on which the service
-//!   thread makes progress while no caller waits.
-//! * Control connections: [`control`] has the connections between the node leaders. They carry
+//! * Links: [`link_table`] has the links of the process, and lists their files.
+//! * Streams: [`mesh`] has the channels of one group. [`endpoint`] implements the functions of
+//!   `Endpoint` that send, receive and wait; [`mesh_waker`] ends a wait. [`message_streams`] lists
+//!   the peers whose point-to-point messages can make progress.
+//! * Control: [`control`] has the channels between the node leaders. They carry
 //!   [`control_frame`]s, for example the report that a rank has left or that the group has failed.
 //!   [`heartbeat_monitor`] detects a leader that is silent, and [`liveness_query`] asks other nodes
 //!   for the activity of their ranks.
-//! * [`connection_handlers`] adds new connections of both kinds to the mesh, and handles the
-//!   control frames that arrive.
+//! * [`connection_handlers`] handles new links, and what happens on links.
 //! * [`peer_state`] has the state of each peer (present, left or dead) and the grace periods
 //!   before a change takes effect.
-//! * [`failure_notice`]: a rank that leaves a failed group sends the reason of the failure on its
-//!   incoming streams, as a control frame.
 //! * [`reconnect`] connects ranks after their group has failed, so that the survivors can agree on
 //!   a new group. A [`ReconnectEndpoint`] accepts such connections, and a [`PendingConnect`] is an
 //!   attempt to make one.

@@ -16,6 +16,7 @@ use crate::base::error::Error;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::sys::poll::Interest;
+use crate::sys::socket;
 use crate::sys::stream::{SocketStream, is_transient};
 use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
 
 /// A message of at most this length is copied behind its head, so that one part is sent.
 const COPY_BYTES: usize = 4 << 10;
@@ -80,6 +82,8 @@ struct OutgoingState {
     pending_start: usize,
     next_number: u32,
     watch: Option<DescriptorWatch>,
+    user_timeout: Option<Duration>,
+    last_heartbeat: Option<Instant>,
     /// Whether the service thread waits for room.
     watches_room: bool,
     /// Whether the link is to be closed when it has sent everything.
@@ -206,6 +210,41 @@ impl OutgoingLink {
         Ok(())
     }
 
+    /// Returns true if bytes wait for room or for the connection.
+    pub(super) fn is_busy(&self) -> bool {
+        !lock(&self.state).pending.is_empty()
+    }
+
+    /// Sets the time after which the link ends if sent bytes are not acknowledged.
+    pub(super) fn set_user_timeout(&self, limit: Duration) {
+        let mut state = lock(&self.state);
+        state.user_timeout = Some(limit);
+        if let Connection::Open(stream) = &state.connection {
+            set_user_timeout(stream, limit);
+        }
+    }
+
+    /// Sends a heartbeat, unless one was sent within nearly this interval, or bytes wait for room.
+    pub(super) fn send_heartbeat(&self, interval: Duration) {
+        let mut state = lock(&self.state);
+        let is_due = state.last_heartbeat.is_none_or(|at| at.elapsed() >= interval * 3 / 4);
+        if !is_due || !state.pending.is_empty() {
+            return;
+        }
+        state.last_heartbeat = Some(Instant::now());
+        drop(state);
+        self.send_frame(&Frame::Heartbeat, &[]);
+    }
+
+    /// Describes why the link is not connected yet.
+    pub(super) fn describe_connect(&self) -> Option<String> {
+        let connector = match &lock(&self.state).connection {
+            Connection::Connecting(connector) => Arc::clone(connector),
+            _ => return None,
+        };
+        connector.describe()
+    }
+
     /// Accepts a grant of the receiver.
     pub(super) fn grant(&self, number: u32, total: u64) {
         let channel = lock(&self.channels).get(&number).and_then(Weak::upgrade);
@@ -263,8 +302,9 @@ impl OutgoingLink {
         }
     }
 
-    /// Closes the link in order after it has sent what waits.
-    pub(super) fn close(&self) {
+    /// Closes the link in order after it has sent what waits. If it is not connected, it stays only
+    /// if `delivers` is true.
+    pub(super) fn close(&self, delivers: bool) {
         let mut state = lock(&self.state);
         state.is_closing = true;
         match &state.connection {
@@ -273,7 +313,7 @@ impl OutgoingLink {
                 drop(stream.set_reset_on_close(false));
                 self.flush(state);
             }
-            Connection::Connecting(connector) if state.pending.is_empty() => {
+            Connection::Connecting(connector) if !delivers || state.pending.is_empty() => {
                 let connector = Arc::clone(connector);
                 let ended = state.end();
                 drop(state);
@@ -349,6 +389,9 @@ impl OutgoingLink {
             .map_err(|error| io::Error::other(error.to_string()))?;
         let mut state = lock(&self.state);
         stream.set_reset_on_close(!state.is_closing)?;
+        if let Some(limit) = state.user_timeout {
+            set_user_timeout(stream, limit);
+        }
         state.connection = Connection::Open(Arc::clone(stream));
         state.watch = Some(watch);
         self.flush(state);
@@ -593,6 +636,15 @@ impl<'a> PartCursor<'a, '_> {
                 self.offset = 0;
             }
         }
+    }
+}
+
+fn set_user_timeout(stream: &SocketStream, limit: Duration) {
+    if let Err(cause) = socket::set_user_timeout(stream, limit) {
+        crate::log!(
+            LogLevel::Warn,
+            "cannot set the TCP user timeout, so the loss of a host may go undetected: {cause}"
+        );
     }
 }
 

@@ -23,7 +23,6 @@ const RANKS: usize = 5;
 /// The node of each rank: three nodes with two, two and one ranks. The tested rank is [`ME`], the
 /// leader of the second node.
 const NODES: [usize; RANKS] = [0, 0, 1, 1, 2];
-const LEADERS: [Rank; 3] = [0, 2, 4];
 const ME: Rank = 2;
 const LANES: u8 = 3;
 const EPOCH: u32 = 7;
@@ -96,12 +95,11 @@ impl TestedLink {
     /// Returns true if a connection that the tested rank expects begins with these bytes.
     fn has_expected_prefix(&self, bytes: &[u8]) -> bool {
         let others = (0..RANKS).filter(|&rank| rank != ME);
-        let mut all = others.flat_map(|from| (0..6).map(move |choice| (from, purpose(choice))));
+        let mut all = others.flat_map(|from| (0..5).map(move |choice| (from, purpose(choice))));
         all.any(|(from, purpose)| {
             let exists = match purpose {
                 ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < LANES,
                 ConnectionPurpose::Stream(Channel::PointToPoint) => true,
-                ConnectionPurpose::Control => from == 4,
                 ConnectionPurpose::Reconnect => false,
             };
             let known = hello_from(from, purpose, &self.terms).encode();
@@ -120,8 +118,7 @@ impl TestedLink {
             return Err(HelloRefusal::NoSuchRank);
         }
         let members = &self.members;
-        ExpectedPeers { epoch: EPOCH, me: ME, members, leaders: &LEADERS, lanes: LANES }
-            .check(hello)?;
+        ExpectedPeers { epoch: EPOCH, me: ME, members, lanes: LANES }.check(hello)?;
         let terms = LinkTerms::between(&self.security, &members[hello.from], &members[ME]);
         terms.check(hello)?;
         AcceptProof::answer(&terms, hello, message)
@@ -129,10 +126,9 @@ impl TestedLink {
 }
 
 fn purpose(choice: u8) -> ConnectionPurpose {
-    match choice % 6 {
+    match choice % 5 {
         lane @ 0..4 => ConnectionPurpose::Stream(Channel::Collective(lane)),
-        4 => ConnectionPurpose::Stream(Channel::PointToPoint),
-        _ => ConnectionPurpose::Control,
+        _ => ConnectionPurpose::Stream(Channel::PointToPoint),
     }
 }
 

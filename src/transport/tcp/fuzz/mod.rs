@@ -7,9 +7,11 @@
 
 mod control;
 mod hello;
+mod link;
 
 pub use control::control;
 pub use hello::hello;
+pub use link::link;
 
 #[cfg(test)]
 mod tests {
@@ -19,6 +21,17 @@ mod tests {
     #[test]
     fn hello_corpus() {
         replay_corpus("mesh_hello", hello);
+    }
+
+    #[test]
+    fn link_corpus() {
+        replay_corpus("mesh_link", link);
+    }
+
+    #[test]
+    fn any_script_passes_the_link() {
+        use proptest::prelude::*;
+        proptest!(|(script in proptest::collection::vec(any::<u8>(), 0..400))| link(&script));
     }
 
     #[test]

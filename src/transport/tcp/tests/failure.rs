@@ -7,6 +7,7 @@ use crate::sys::stream::SocketStream;
 use crate::transport::tcp::control_frame::ControlFrame;
 use crate::transport::tcp::link_table::LinkEnd;
 use crate::transport::tcp::peer_state::DEPARTURE_GRACE;
+use std::sync::atomic::Ordering;
 
 fn mesh_of(nodes: &[usize]) -> Vec<TcpMesh> {
     meshes(nodes.iter().map(|_| listen_on_loopback("127.0.0.1", 1)).collect(), nodes)
@@ -20,12 +21,16 @@ fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
     mesh.registry.unregister((shared.group, shared.me));
     shared.links.unregister((shared.group, shared.me));
     shared.links.drop_abruptly(shared.members[shared.me].process);
-    let connections = std::mem::take(&mut *lock(&shared.control_connections));
-    connections.iter().flatten().for_each(|connection| connection.close_abruptly());
-    drop(connections);
     // A rank that dies does not say that it leaves.
     std::mem::forget(mesh);
     domain
+}
+
+/// Lets a leader send no further control frames.
+fn mute(mesh: &TcpMesh) {
+    mesh.shared
+        .open_control_channels()
+        .for_each(|channel| channel.is_muted.store(true, Ordering::Release));
 }
 
 /// Returns the connection on which a rank sends to a peer.
@@ -203,13 +208,13 @@ fn leaving_rank_ends_all_connections_without_failure() {
     let leaver = meshes.remove(1);
     // The rank's node does not see the departure, so no leader reports it.
     let domain = Arc::clone(&leaver.shared.domain);
-    let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+    mute(&leaver);
     drop(leaver);
     let left_error = first_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
     assert!(left_error.message().contains("has left"), "{left_error}");
     await_delayed_events(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
-    drop((connections, domain));
+    drop(domain);
 }
 
 #[test]
@@ -217,7 +222,7 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
     let mut meshes = with_two_streams();
     let leaver = meshes.remove(1);
     // The rank's node reports the departure late.
-    let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+    mute(&leaver);
     let began = Instant::now();
     drop(leaver);
     while began.elapsed() < DEPARTURE_GRACE / 2 {
@@ -232,7 +237,6 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
     let reason = Error::new(ErrorKind::PeerFailed, "rank 2 died");
     meshes[0].shared.fail_this_node(&reason);
     assert_eq!(failure_of(&meshes[0], 1), reason);
-    drop(connections);
 }
 
 #[test]
@@ -240,14 +244,13 @@ fn failure_reason_arrives_on_streams_without_a_leader() {
     for unread in [&b""[..], b"not read"] {
         let mut meshes = with_two_streams();
         let leaver = meshes.remove(0);
-        let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+        mute(&leaver);
         send_all(&meshes[0], 0, STREAM, unread).unwrap();
         let stop = Error::new(ErrorKind::PeerFailed, "rank 7 died").with_culprit(1);
         leaver.fail(&stop);
         drop(leaver);
         let error = first_error(|| meshes[0].failure().map_or(Ok(()), Err));
         assert_eq!(error, stop);
-        drop(connections);
     }
 }
 

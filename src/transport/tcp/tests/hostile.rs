@@ -66,7 +66,7 @@ fn unexpected_hellos_are_refused_and_expected_one_accepted() {
             Hello { purpose: ConnectionPurpose::Stream(Channel::Collective(5)), ..good },
             HelloRefusal::IdentityMismatch,
         ),
-        (Hello { purpose: ConnectionPurpose::Control, ..good }, HelloRefusal::IdentityMismatch),
+        (Hello { purpose: ConnectionPurpose::Reconnect, ..good }, HelloRefusal::NoSuchRank),
         (Hello { group: wrong, ..good }, HelloRefusal::NoSuchRank),
         (Hello { to: 5, ..good }, HelloRefusal::NoSuchRank),
     ];
