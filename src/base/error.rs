@@ -366,6 +366,11 @@ impl Error {
         self.0.culprit.map(|rank| Culprit { rank, fault, process })
     }
 
+    /// Returns true if the error was given this fault of its culprit.
+    pub fn has_fault(&self, fault: RankFault) -> bool {
+        self.0.fault == Some(fault)
+    }
+
     /// Returns the fault as a number for messages between processes with the same version of the
     /// library; 0 if the kind implies the fault.
     pub fn fault_code(&self) -> u8 {
