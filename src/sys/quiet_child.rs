@@ -306,7 +306,7 @@ pub fn clock_ms() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::os::fd::AsFd as _;
 
     #[test]
@@ -362,7 +362,8 @@ mod tests {
         }
         assert!(!child.reap(), "the child waits for the pipe");
         drop((other_reader, writer));
-        std::io::Write::write_all(&mut { other_writer }, b"end").unwrap();
+        (&other_writer).write_all(b"end").unwrap();
+        drop(other_writer);
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "end");

@@ -6,7 +6,7 @@ use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
 use crate::api::group::process_group::{Group, GroupOrigin};
 use crate::backend::{Backend, PeerMonitor};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::transport::survivor_rendezvous::{
@@ -106,6 +106,9 @@ pub(super) struct ShrinkAttempt<'a> {
     /// connect to, and whose death is not proven. After that it goes on without them if it has a
     /// quorum. It is one heartbeat limit, or the window if that is shorter.
     pub(super) absence_limit: Deadline,
+    /// The rank that the group's failure names because it sent no heartbeat for the limit, so that
+    /// the limit has passed already.
+    silent_culprit: Option<Rank>,
     pub(super) membership: MembershipView,
     /// The ranks that have connected to this rank. This rank reads their messages only when it
     /// becomes the coordinator.
@@ -165,6 +168,8 @@ impl<'a> ShrinkAttempt<'a> {
         deadline: Deadline,
         failure: &Error,
     ) -> Self {
+        let is_silence =
+            [RankFault::Silent, RankFault::Stopped].into_iter().any(|it| failure.has_fault(it));
         let limit = group.backend.peer_monitor().and_then(PeerMonitor::heartbeat_limit);
         let absence_limit = deadline.capped(limit.map_or(window, |limit| limit.min(window)));
         Self {
@@ -174,6 +179,7 @@ impl<'a> ShrinkAttempt<'a> {
             window,
             deadline,
             absence_limit,
+            silent_culprit: failure.culprit().filter(|_| is_silence),
             membership: MembershipView::new(group.size(), failure),
             pending_followers: PendingFollowers::default(),
             prepared: None,
@@ -187,6 +193,12 @@ impl<'a> ShrinkAttempt<'a> {
     /// Returns the epoch of the new group: the number of shrinks since the outermost group.
     pub(super) fn epoch(&self) -> u32 {
         self.group.origin.epoch + 1
+    }
+
+    /// Returns true if the rank may be alive although it does not answer, and the heartbeat limit has
+    /// not passed for it. The shrink must then not go on without it.
+    pub(super) fn may_answer(&self, rank: Rank) -> bool {
+        self.silent_culprit != Some(rank) && !self.absence_limit.has_passed()
     }
 
     /// Records the ranks of this node whose processes have ended.

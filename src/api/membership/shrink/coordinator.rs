@@ -48,8 +48,7 @@ struct CoordinatorLinks {
     unjoined: BTreeMap<Rank, SurvivorLink>,
     /// The probes of ranks that have not joined.
     probes: BTreeMap<Rank, PeerProbe>,
-    /// The ranks to which the last attempt to connect failed, without a proof of their death, and
-    /// for which the absence limit has not passed.
+    /// The ranks to which the last attempt to connect failed, without a proof of their death.
     unproven: BTreeSet<Rank>,
     notices: NoticeSchedule,
 }
@@ -142,7 +141,7 @@ impl ShrinkAttempt<'_> {
             let has_quorum = || self.membership.has_quorum(&self.joined_members(peers));
             // Between hosts, a refused connection is no proof: a firewall refuses it, too. So the
             // quorum counts only after the absence limit.
-            let is_complete = missing.is_empty() && peers.unproven.is_empty();
+            let is_complete = missing.is_empty() && !self.awaits_proof(peers);
             if is_complete && (!peers.has_open_probe() || has_quorum()) {
                 return Ok(());
             }
@@ -158,6 +157,16 @@ impl ShrinkAttempt<'_> {
             };
             self.session.wait(peers.links(), &until.capped(slice))?;
         }
+    }
+
+    /// Returns true if a rank may be alive that this rank cannot connect to, or that the group's
+    /// failure names and that has not answered yet.
+    fn awaits_proof(&self, peers: &CoordinatorLinks) -> bool {
+        let unanswered = peers.probes.iter().filter(|&(&rank, probe)| {
+            self.membership.is_blamed(rank) && matches!(probe, PeerProbe::Connecting(_))
+        });
+        let mut ranks = peers.unproven.iter().chain(unanswered.map(|(rank, _)| rank));
+        ranks.any(|&rank| self.may_answer(rank))
     }
 
     /// Reads the messages of the joined ranks, and removes the ranks that have closed the connection.
@@ -308,7 +317,7 @@ impl ShrinkAttempt<'_> {
             unproven.remove(&rank);
             return PeerProbe::Done;
         };
-        if self.absence_limit.has_passed() {
+        if !self.may_answer(rank) {
             unproven.remove(&rank);
             self.mark_absent(rank, reason.message());
             return PeerProbe::Done;
