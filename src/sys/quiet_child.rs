@@ -213,9 +213,8 @@ fn become_ordinary() -> Option<()> {
     // SAFETY: the call empties the set.
     unsafe { libc::sigemptyset(&raw mut none) };
     // SAFETY: as in `restore_signals`.
-    let status = unsafe {
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
-    };
+    let status =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) };
     (status == 0).then_some(())
 }
 

@@ -18,8 +18,7 @@ use crate::sys::poll::Interest;
 use crate::sys::stream::SocketStream;
 use crate::sys::unix;
 use crate::transport::neighbour::{
-    NeighbourMember, ProcessAddress, ProcessEnd, SURVIVOR_ACCEPTED, SURVIVOR_UNKNOWN,
-    SurvivorHello,
+    NeighbourMember, ProcessAddress, ProcessEnd, SURVIVOR_ACCEPTED, SURVIVOR_UNKNOWN, SurvivorHello,
 };
 use crate::wait::io;
 use std::cell::RefCell;

@@ -4,7 +4,8 @@
 use super::connect_target::PeerConnectTarget;
 use super::hello::{
     ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConfirmationTag, ConnectionPurpose,
-    DEATH_BYTES, DIED, Hello, HelloRefusal, ProofMessage, WELCOME, parse_answer, parse_end, proves_death,
+    DEATH_BYTES, DIED, Hello, HelloRefusal, ProofMessage, WELCOME, parse_answer, parse_end,
+    proves_death,
 };
 use super::link_proof::{ConfirmedProof, ConnectProof};
 use crate::sys::poll::Interest;

@@ -59,7 +59,8 @@ impl MembershipView {
     /// status. So if there are several reasons, the first stays.
     pub(super) fn record_status(&mut self, rank: Rank, status: MembershipStatus) {
         let known = &mut self.statuses[rank];
-        let is_open = matches!(known, MembershipStatus::Expected | MembershipStatus::Unreachable(_));
+        let is_open =
+            matches!(known, MembershipStatus::Expected | MembershipStatus::Unreachable(_));
         if is_open || status == MembershipStatus::Dead {
             *known = status;
         }
