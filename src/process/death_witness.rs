@@ -190,7 +190,7 @@ fn serve(task: &WitnessTask) {
     }
 }
 
-/// Receives what has arrived, and returns the number of bytes so far. The end of the connection
+/// Receives the bytes that have arrived, and returns their number so far. The end of the connection
 /// counts as the maximum.
 fn receive(connection: &mut (RawFd, usize)) -> usize {
     let mut bytes = [0; READ_BYTES];

@@ -4,7 +4,7 @@
 //! The child differs from a child that `fork` creates:
 //!
 //! * No fork handler of the program runs, in neither process.
-//! * The program gets no SIGCHLD when the child ends, and its calls of `wait` do not reap the child.
+//! * The program gets no SIGCHLD when the child ends, and its calls of `wait` do not reap it.
 //! * The child has only the descriptors that its function needs. It unmaps the large mappings of
 //!   this process, so it keeps none of the program's memory.
 //! * Each signal has its default action in the child. The child stays in the process group of this
@@ -42,9 +42,9 @@ impl QuietChild {
     /// `System`.
     ///
     /// # Safety
-    /// `body` may only call async-signal-safe functions, and may read no memory except `task` and
-    /// its stack: other threads may hold any lock at the time of the clone, and the large mappings
-    /// do not exist in the child. `task` must have no pointer to other memory.
+    /// `body` may only call async-signal-safe functions, because other threads may hold any lock at
+    /// the time of the clone. It may read no memory except `task` and its stack, because the large
+    /// mappings do not exist in the child. `task` must have no pointer to other memory.
     pub unsafe fn start<T: Copy>(
         task: &T,
         keep: &[BorrowedFd<'_>],
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn child_has_neither_the_memory_nor_the_descriptors_of_its_parent() {
+    fn child_gives_back_memory_and_descriptors() {
         let large = vec![1_u8; 64 << 20];
         let (mut reader, writer) = io::pipe().unwrap();
         let (other_reader, other_writer) = io::pipe().unwrap();

@@ -139,7 +139,7 @@ fn lost_packets_let_one_part_go_on() {
 }
 
 #[test]
-fn without_a_witness_the_lowest_rank_goes_on_after_the_limit() {
+fn without_a_witness_the_lowest_rank_goes_on_late() {
     let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
     let mut variables = limit();
     variables.push(("DIST_DEATH_WITNESS", "0".to_owned()));

@@ -83,7 +83,7 @@ pub(super) fn take_arrivals(
     valid.into_iter().map(link).collect()
 }
 
-/// A process of the same node, of which this process may know that it has ended.
+/// Another process of the same node. This process may know that it has ended.
 #[derive(Debug)]
 pub(super) struct NodeProcess {
     pub(super) registration: Arc<NeighbourMember>,
@@ -133,10 +133,10 @@ impl LocalConnect {
     /// Returns the connection once the other process has accepted it.
     ///
     /// # Errors
-    /// `PeerFailed` with the fault `Died` if the process is proven dead, `PeerFailed` if the process
-    /// has no such rank. `Connection` for other errors.
+    /// `PeerFailed` if the process has no such rank; with the fault `Died` if the process is proven
+    /// dead. `Connection` for other errors.
     pub(super) fn poll(&self) -> Result<Option<Arc<SocketStream>>> {
-        // A child of the dead process may hold the listening socket, which then accepts connections.
+        // A child of the dead process may hold the listening socket, which then still accepts.
         if self.target.has_died() {
             return Err(death_error());
         }

@@ -16,8 +16,8 @@
 //! peer accepts the connection, the peer is alive. If the process answers that it has no such rank,
 //! the peer has left the group and all groups that were created from this group. If there is no
 //! answer, the peer is stopped (for example by SIGSTOP). A refused connection proves nothing, since
-//! a firewall may refuse it. A death is proven only on the host of the dead process: by the kernel
-//! for the ranks of the same node, by the death witness of the process for the ranks of other nodes.
+//! a firewall may refuse it. Only the host of a dead process can prove the death. The kernel proves
+//! it to the ranks of the same node, the death witness of the process to the ranks of other nodes.
 //!
 //! This module does not depend on the content of the frames (messages) on these connections.
 

@@ -21,12 +21,12 @@
 //! 4. The acceptor adds the connection to its mesh and sends [`ACCEPTED`].
 //!
 //! The connecting rank uses the connection only after it has received [`ACCEPTED`]. Therefore no
-//! data arrives before the acceptor has added the stream.
+//! data arrives before the acceptor has added the stream. If the acceptor leaves the group during
+//! the handshake, the connecting rank receives a refusal.
 //!
 //! If the process of the acceptor is dead, its death witness
-//! ([`death_witness`](crate::process::death_witness)) sends the death certificate. Only a process
-//! that the acceptor has started can know it, and the acceptor's advert has its hash. If the acceptor leaves the group during
-//! the handshake, the connecting rank receives a refusal.
+//! ([`death_witness`](crate::process::death_witness)) sends the death certificate. Only the acceptor
+//! and its witness know the certificate, and the acceptor's advert has its hash.
 
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::process::death_witness;

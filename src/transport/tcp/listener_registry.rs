@@ -99,7 +99,7 @@ struct ListeningSocket {
     watch: DescriptorWatch,
 }
 
-/// A listening socket, of which a forked child keeps no copy.
+/// A listening socket. A forked child keeps no copy of it.
 #[derive(Debug)]
 struct OpenListener {
     /// Dropped before the socket is closed.

@@ -195,8 +195,8 @@ impl<'a> ShrinkAttempt<'a> {
         self.group.origin.epoch + 1
     }
 
-    /// Returns true if the rank may be alive although it does not answer, and the heartbeat limit has
-    /// not passed for it. The shrink must then not go on without it.
+    /// Returns true if the rank may be alive although it does not answer, and the heartbeat limit
+    /// has not passed for it. The shrink must then not go on without it.
     pub(super) fn may_answer(&self, rank: Rank) -> bool {
         self.silent_culprit != Some(rank) && !self.absence_limit.has_passed()
     }

@@ -169,7 +169,8 @@ impl ShrinkAttempt<'_> {
         ranks.any(|&rank| self.may_answer(rank))
     }
 
-    /// Reads the messages of the joined ranks, and removes the ranks that have closed the connection.
+    /// Reads the messages of the joined ranks, and removes the ranks that have closed their
+    /// connections.
     fn read_reported_deaths(&mut self, peers: &mut CoordinatorLinks) {
         let mut reports = Vec::new();
         peers.joined.retain(|_, link| {
