@@ -241,7 +241,6 @@ mod tests {
         if process == 0 {
             let witness = DeathWitness::start(&[listener.as_fd()], ANSWER, 3);
             drop((&writer).write(&[u8::from(witness.is_ok())]));
-            std::mem::forget(witness);
             loop {
                 // SAFETY: the call takes no arguments; a signal ends the child.
                 unsafe { libc::pause() };
