@@ -19,6 +19,7 @@ use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{DoorbellListener, OpKind, PeerName, PointToPoint};
 use serde_json::Value;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The location of a rank: its process, its host, and its position on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,6 +252,9 @@ pub trait PeerMonitor {
 
     /// Returns the last known activity of a rank, for error messages; `None` if it is unknown.
     fn last_activity(&self, rank: Rank) -> Option<String>;
+
+    /// Returns the heartbeat limit of the group; `None` if it has no limit.
+    fn heartbeat_limit(&self) -> Option<Duration>;
 }
 
 /// The failure state of a group. A reference to it does not keep the group alive.

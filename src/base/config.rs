@@ -117,6 +117,8 @@ variables! {
         "0: no cross-memory attach (CMA). Other ranks neither read this process's memory nor write received data there (process_vm_readv, process_vm_writev). Large vectors and messages go through shared memory, which is slower. If one rank of a group sets 0, the group's collectives do not use CMA. Memory of dist_mem_alloc is mapped by other ranks in any case.";
     CMA_BOUNCE = "DIST_CMA_BOUNCE", "user", "measured",
         "1: CMA copies at addresses where the kernel's copy is slow (the destination is 1 to 31 bytes after the source, modulo 4096) go through a small buffer. 0: no copy does. By default, each process measures in 50 us whether its processor has slow addresses; see `cma_bounce` in dist_group_describe.";
+    DEATH_WITNESS = "DIST_DEATH_WITNESS", "user", "1",
+        "0: no death witness. By default, in a group on several hosts, the process of the first rank of each host starts one small process, the death witness. If the rank's process dies, the witness proves the death to the survivors on other hosts for 30 s. Without it, they may have to wait for the heartbeat limit before they go on.";
     SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "On AMD's processors 524288 for 2 ranks on a host, 262144 for 4, \
                                                  131072 from 8 on; on other processors 131072 if each rank has a \
                                                  core, else 262144 for up to 4 ranks, 131072 from 8 on",

@@ -99,9 +99,12 @@ pub enum RankFault {
     Died,
     /// The rank left the group normally.
     Left,
-    /// The connection to the rank ended or broke, or the rank sends no heartbeat. The rank may have
-    /// died or be delayed, or the network may be partitioned.
+    /// The connection to the rank ended or broke. The rank may have died, or the network may be
+    /// partitioned.
     Unreachable,
+    /// The rank sent no heartbeat for the heartbeat limit. It may have died or be delayed, or the
+    /// network may be partitioned.
+    Silent,
     /// The kernel reports that the rank's process is stopped.
     Stopped,
     /// The rank did not arrive before the deadline.
@@ -113,11 +116,12 @@ pub enum RankFault {
 }
 
 impl RankFault {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Other,
         Self::Died,
         Self::Left,
         Self::Unreachable,
+        Self::Silent,
         Self::Stopped,
         Self::Late,
         Self::Mismatch,
@@ -364,6 +368,11 @@ impl Error {
         let fault = self.0.fault.unwrap_or_else(|| RankFault::implied_by(self.0.kind));
         let process = self.0.process.clone();
         self.0.culprit.map(|rank| Culprit { rank, fault, process })
+    }
+
+    /// Returns true if the error was given this fault of its culprit.
+    pub fn has_fault(&self, fault: RankFault) -> bool {
+        self.0.fault == Some(fault)
     }
 
     /// Returns the fault as a number for messages between processes with the same version of the

@@ -23,7 +23,7 @@ fn culprit_kind(fault: RankFault) -> i32 {
         RankFault::Other => DIST_CULPRIT_FAILED,
         RankFault::Died => DIST_CULPRIT_DIED,
         RankFault::Left => DIST_CULPRIT_LEFT,
-        RankFault::Unreachable => DIST_CULPRIT_UNREACHABLE,
+        RankFault::Unreachable | RankFault::Silent => DIST_CULPRIT_UNREACHABLE,
         RankFault::Stopped => DIST_CULPRIT_STOPPED,
         RankFault::Late => DIST_CULPRIT_LATE,
         RankFault::Mismatch => DIST_CULPRIT_MISMATCH,

@@ -9,6 +9,7 @@
 //! | [`child_group`] | starts, watches, signals and kills child processes |
 //! | [`supervise`] | runs a child group to its end, and finds the failure that ended it |
 //! | [`forked_children`] | forks of this process that each run a function and end together |
+//! | [`death_witness`] | a process that reports the death of this process to other hosts |
 //! | [`exit_hook`] | a function that runs when this process ends in order |
 //! | [`child_result`] | the result of a forked child for its parent |
 //! | [`descriptor`] | new descriptors above the standard streams |
@@ -36,6 +37,7 @@
 pub mod atomic_file;
 pub mod child_group;
 pub mod child_result;
+pub mod death_witness;
 pub mod descriptor;
 pub mod exit_hook;
 pub mod forked_children;

@@ -19,6 +19,7 @@ pub mod peer_mapping;
 pub mod pidfd;
 pub mod poll;
 pub mod process_status;
+pub mod quiet_child;
 pub mod shm;
 pub mod signal;
 pub mod small_file;

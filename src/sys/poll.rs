@@ -71,6 +71,14 @@ pub fn has_hung_up(fd: BorrowedFd<'_>) -> bool {
     ready > 0 && watched.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
 }
 
+/// Returns true if a read from the descriptor would not wait. Does not wait itself.
+pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut watched = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: the call reads and writes one structure, which is on this stack; it does not wait.
+    let ready = unsafe { libc::poll(&raw mut watched, 1, 0) };
+    ready > 0 && watched.revents & libc::POLLIN != 0
+}
+
 /// Converts a time to the milliseconds of a system call. Rounds up, so that a wait never ends
 /// early. The maximum is about 24 days.
 fn timeout_ms(time: Duration) -> libc::c_int {

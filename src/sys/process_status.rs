@@ -1,7 +1,9 @@
 //! Checks whether another process still exists, by its ID and start time.
 
-use super::small_file;
+use super::pidfd::PidFd;
+use super::{poll, small_file};
 use std::io;
+use std::os::fd::AsFd as _;
 
 /// The status of a process as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,6 +34,17 @@ pub fn is_gone(pid: u32, started: Option<u64>) -> bool {
         }),
         // A process of another user may be hidden.
         Err(_) => !exists(pid),
+    }
+}
+
+/// Returns true if the process with this ID has certainly ended, even if a child has copies
+/// of its descriptors. Returns false if the ID belongs to a later process. The ID must be from this
+/// process's own [`super::host::pid_namespace`].
+pub fn has_ended(pid: u32) -> bool {
+    let Ok(id) = i32::try_from(pid) else { return false };
+    match PidFd::open(id) {
+        Ok(process) => poll::is_readable(process.as_fd()),
+        Err(_) => is_gone(pid, None),
     }
 }
 
@@ -104,14 +117,17 @@ mod tests {
 
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let (pid, began) = (child.id(), start_time(child.id()));
-        assert!(!is_gone(pid, began));
+        assert!(!is_gone(pid, began) && !has_ended(pid));
         child.kill().unwrap();
         // The child is a zombie after a short time, because this test has not reaped it.
         while !is_gone(pid, began) {
             std::thread::yield_now();
         }
+        while !has_ended(pid) {
+            std::thread::yield_now();
+        }
         child.wait().unwrap();
-        assert!(is_gone(pid, began));
+        assert!(is_gone(pid, began) && has_ended(pid));
         assert!(is_gone(u32::MAX, None));
     }
 }

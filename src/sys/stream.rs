@@ -1,6 +1,7 @@
 //! [`SocketStream`]: a connected stream socket, TCP or Unix. Each read and write selects whether it
-//! may block.
+//! may block. A forked child keeps no copy of it, so the peer sees the death of this process.
 
+use super::fork_descriptors::ForkClosed;
 use super::socket;
 use crate::base::buffer::{Dst, Src};
 use std::io;
@@ -30,10 +31,16 @@ const TCP_INFO_SEND_WINDOW: usize = 57;
 /// One end of a connection. A write never raises SIGPIPE.
 #[derive(Debug)]
 pub struct SocketStream {
+    /// Dropped before the descriptor is closed.
+    _fork_closed: ForkClosed,
     fd: OwnedFd,
 }
 
 impl SocketStream {
+    fn new(fd: OwnedFd) -> Self {
+        Self { _fork_closed: ForkClosed::list(fd.as_fd()), fd }
+    }
+
     /// Takes over a TCP connection, and sets it to send small writes without delay and to detect
     /// within minutes that the peer's host is gone.
     ///
@@ -43,7 +50,7 @@ impl SocketStream {
         socket::set_stream_options(&stream)?;
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
-        Ok(Self { fd: stream.into() })
+        Ok(Self::new(stream.into()))
     }
 
     /// Takes over a Unix connection.
@@ -53,17 +60,17 @@ impl SocketStream {
     pub fn from_unix(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
-        Ok(Self { fd: stream.into() })
+        Ok(Self::new(stream.into()))
     }
 
     /// Takes over a TCP connection unchanged, for a caller that waits by polling.
     pub fn from_nonblocking_tcp(stream: TcpStream) -> Self {
-        Self { fd: stream.into() }
+        Self::new(stream.into())
     }
 
     /// Takes over a Unix connection unchanged, for a caller that waits by polling.
     pub fn from_nonblocking_unix(stream: UnixStream) -> Self {
-        Self { fd: stream.into() }
+        Self::new(stream.into())
     }
 
     /// Sends the parts in order, as far as the socket buffer has room, and returns the number of

@@ -119,6 +119,7 @@ impl LeakCheck {
             "{RUN_VARIABLE}={}",
             std::process::id()
         ));
+        let processes = leftovers::end_witnesses(&processes);
         let mut leftovers = self.files.leftovers(Path::new("/nonexistent"), &processes);
         leftovers.extend(self.resources.leaked_since(Duration::from_secs(10)));
         assert!(leftovers.is_empty(), "left behind: {}", leftovers.join("; "));

@@ -369,6 +369,8 @@ impl ScenarioProcesses {
 
     /// Returns the resources that remain after all processes have exited.
     pub(crate) fn leftovers(&self) -> Vec<String> {
+        let entry = format!("TMPDIR={}", self.folder.join("tmp").display());
+        leftovers::end_witnesses(&leftovers::processes_with_environment(&entry));
         let mut leftovers = leftovers::leftover_sockets(&[], &self.sockets, ANY_PORT);
         let began = Instant::now();
         // The kernel closes the descriptors of a process shortly after it reports the exit.

@@ -62,6 +62,20 @@ pub(crate) fn processes_with_environment(entry: &str) -> Vec<u32> {
     entries(Path::new("/proc")).filter_map(|name| name.parse().ok()).filter(has_it).collect()
 }
 
+/// The name of a death witness, which a dead rank leaves for some time (docs/failure.md).
+const WITNESS_NAME: &str = "dist-witness";
+
+/// Ends the death witnesses among these processes, as a launcher does, and returns the others.
+pub(crate) fn end_witnesses(pids: &[u32]) -> Vec<u32> {
+    let is_witness = |pid: &&u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.trim_end() == WITNESS_NAME)
+    };
+    let (witnesses, others): (Vec<u32>, Vec<u32>) = pids.iter().partition(is_witness);
+    super::signal("TERM", &witnesses);
+    others
+}
+
 /// Returns the state letter of a process, or `None` if the process does not exist.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -287,7 +287,7 @@ impl TestJob {
     /// number.
     pub(crate) fn kill_orphans(&mut self) -> usize {
         self.wait();
-        let orphans = self.living_processes();
+        let orphans = leftovers::end_witnesses(&self.living_processes());
         signal("KILL", &orphans);
         self.wait_until("the orphans to end", |job| job.living_processes().is_empty());
         orphans.len()
@@ -312,6 +312,7 @@ impl TestJob {
         self.wait();
         let mut leftovers = Vec::new();
         let began = Instant::now();
+        leftovers::end_witnesses(&self.living_processes());
         while began.elapsed() < Duration::from_secs(5) {
             leftovers = self.shared_files_before.leftovers(&self.folder, &self.living_processes());
             leftovers.extend(leftovers::leftover_sockets(&[], &self.sockets, self.port));

@@ -17,6 +17,7 @@ mod hosts;
 mod interface;
 mod interfaces;
 mod messages;
+mod survivors;
 #[path = "../ctests/toolchain.rs"]
 mod toolchain;
 mod two_level;

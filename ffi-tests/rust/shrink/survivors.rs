@@ -1,7 +1,7 @@
 //! The members of the new group, and the errors of the ranks that are no members.
 
 use super::harness::{TestJob, signal};
-use super::{CONTINUE_COMMANDS, LEAVE_COMMANDS, assert_continued, rank_list, start};
+use super::{CONTINUE_COMMANDS, LEAVE_COMMANDS, assert_continued, names, places, rank_list, start};
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};
 
 /// Kills several ranks so that none of them notices the death of another.
@@ -46,14 +46,20 @@ fn survivors_on_several_hosts_shrink() {
     check_shrink_after_kill("abab", &[0, 1]);
 }
 
-#[test]
-fn living_children_of_dead_ranks_do_not_delay_a_shrink() {
+/// Kills two ranks whose children live on. `limit` is the heartbeat limit, if not the default.
+fn check_shrink_with_living_children(start_child: &str, limit: Option<&str>) {
     let victims = [1, 3];
-    let (mut job, names) = start("aaaaa", |rank| {
-        let fork = if victims.contains(&rank) { "fork_sleeper\n" } else { "" };
-        let work = "loop all_reduce f32 SUM 1000";
-        format!("init\n{fork}{work}\n{CONTINUE_COMMANDS}{LEAVE_COMMANDS}")
-    });
+    let mut job = TestJob::new();
+    let names = names(5);
+    for (rank, place) in places("aaaaa").iter().enumerate() {
+        let child = if victims.contains(&rank) { start_child } else { "" };
+        let program = format!(
+            "init\n{child}\nloop all_reduce f32 SUM 1000\n{CONTINUE_COMMANDS}{LEAVE_COMMANDS}"
+        );
+        let mut environment = job.environment_with_master("127.0.0.1", rank, names.len());
+        environment.extend(limit.map(|limit| ("DIST_HEARTBEAT_LIMIT_MS", limit.to_owned())));
+        job.start_on_host(place, &names[rank], &environment, &program);
+    }
     job.await_reports(&names, "ready");
     kill_together(&mut job, &names, &victims);
     let survivors = [0, 2, 4];
@@ -62,6 +68,18 @@ fn living_children_of_dead_ranks_do_not_delay_a_shrink() {
     }
     assert_eq!(job.kill_orphans(), victims.len());
     assert_continued(&job.finish(), "rest", &survivors);
+}
+
+#[test]
+fn living_children_of_dead_ranks_do_not_delay_a_shrink() {
+    check_shrink_with_living_children("fork_sleeper", None);
+}
+
+/// Such children hold the sockets of the dead ranks, so only the heartbeats end the operation. The
+/// kernel then proves the deaths.
+#[test]
+fn cloned_children_of_dead_ranks_do_not_delay_a_shrink() {
+    check_shrink_with_living_children("clone_sleeper", Some("500"));
 }
 
 #[test]

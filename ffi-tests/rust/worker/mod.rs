@@ -38,7 +38,8 @@
 //! | `new NAME RANKS` (`members=yes`) | creates a subgroup; message: its global ranks |
 //! | `shrink NAME` (`timeout_ms=`) | creates a group of survivors; message: its global ranks |
 //! | `shell SCRIPT` | executes a shell; message: its output |
-//! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
+//! | `fork_sleeper` | forks a child that sleeps |
+//! | `clone_sleeper` | the same by the system call: the child holds every descriptor |
 //! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP; see [`RawTraffic`] |
 //! | `bind ADDRESS`, `datagrams ADDRESS COUNT`, `receive COUNT` | UDP; see there |
 //! | `knock ADDRESS BYTES TIMES` | garbage connections; see there |
@@ -212,7 +213,8 @@ impl Worker {
             "send" | "recv" | "probe" | "sendrecv" => {
                 MessageCall::new(words.clone(), self.group(words)).call_and_check()
             }
-            "fork_sleeper" => fork_sleeper(),
+            "fork_sleeper" => start_sleeper(fork),
+            "clone_sleeper" => start_sleeper(clone_without_handlers),
             "shell" => run_shell(words.rest()),
             "debug" => library::set_debug_level(words.at(0).parse().unwrap()),
             "leaks" => self.check_leaks(),
@@ -435,11 +437,23 @@ fn run_shell(script: &str) -> CommandOutcome {
     (0, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Forks a child that keeps every descriptor and sleeps until it is killed; it does not exec.
 #[allow(unsafe_code, reason = "the standard library cannot fork without exec")]
-fn fork_sleeper() -> CommandOutcome {
-    // SAFETY: the child only makes the call below, which is async-signal-safe.
-    let pid = unsafe { libc::fork() };
+fn fork() -> i64 {
+    // SAFETY: the child only makes async-signal-safe calls.
+    i64::from(unsafe { libc::fork() })
+}
+
+/// As [`fork`], but no fork handler runs, so the child keeps every descriptor.
+#[allow(unsafe_code, reason = "the standard library has no such call")]
+fn clone_without_handlers() -> i64 {
+    // SAFETY: as above; the only flag is the signal at the end of the child.
+    unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }
+}
+
+/// Starts a child that sleeps until it is killed; it does not exec. `fork` returns 0 in the child.
+#[allow(unsafe_code, reason = "the standard library cannot fork without exec")]
+fn start_sleeper(fork: fn() -> i64) -> CommandOutcome {
+    let pid = fork();
     assert!(pid >= 0);
     if pid == 0 {
         loop {

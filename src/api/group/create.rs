@@ -166,7 +166,7 @@ fn member_error(culprit: Culprit, members: &[Rank]) -> Option<Error> {
     let Culprit { rank, fault, process } = culprit;
     let what = match fault {
         RankFault::Died => "died",
-        RankFault::Unreachable => "became unreachable",
+        RankFault::Unreachable | RankFault::Silent => "became unreachable",
         _ => return None,
     };
     let member = members.iter().position(|&global| global == rank)?;

@@ -398,7 +398,11 @@ impl NativeGroupPlan {
                 inproc::InprocMesh::join(context.group, context.rank, peers, domain, wait_policy)?;
             return Ok(Some((Arc::new(mesh), None)));
         }
-        let mesh_listener = tcp::listen(context.store_address)?;
+        let mut mesh_listener = tcp::listen(context.store_address)?;
+        // A death of any other rank of a node is proven by the ranks of its node.
+        if self.nodes.local_rank(context.rank) == 0 {
+            mesh_listener.start_witness()?;
+        }
         let own_advert = mesh_listener.advert().encode().to_string();
         let check_cancelled = || exchange.peer_failure().or_else(|| domain.failure());
         let adverts =

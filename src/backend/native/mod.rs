@@ -39,12 +39,14 @@ use crate::base::nodes::NodeMap;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{
-    Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain, cma_bounce,
+    Descriptor, DoorbellListener, Endpoint, HeartbeatTiming, OpKind, PointToPoint, SharedDomain,
+    cma_bounce,
 };
 use open_domains::DomainMembership;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The native back end of a group of at least two ranks.
 #[derive(Debug)]
@@ -128,6 +130,10 @@ impl PeerMonitor for NativeBackend {
         let local_rank =
             Some(rank).filter(|&rank| rank < self.nodes.rank_count()).filter(is_on_node)?;
         Some(self.domain.region().describe_progress(self.nodes.local_rank(local_rank)))
+    }
+
+    fn heartbeat_limit(&self) -> Option<Duration> {
+        HeartbeatTiming::from_limit_ms(self.heartbeat_ms).map(HeartbeatTiming::limit)
     }
 }
 

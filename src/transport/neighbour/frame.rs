@@ -26,6 +26,9 @@ pub(super) const FRAME_BYTES: usize = 32;
 /// any other survivor.
 pub const SURVIVOR_ACCEPTED: u8 = b'A';
 
+/// The answer to the hello of a survivor if the process has no such rank.
+pub const SURVIVOR_UNKNOWN: u8 = b'N';
+
 /// The name under which a process can be reached by the other processes of its host.
 #[derive(Debug)]
 pub struct ProcessAddress;

@@ -13,6 +13,7 @@ use crate::base::error::Result;
 use crate::base::ids::{GroupId, Nonce, Rank, WorldSize};
 use crate::base::sync::lock;
 use crate::sys::eventfd::EventFd;
+use crate::sys::process_status;
 use crate::sys::stream::SocketStream;
 use crate::wait::doorbell::Doorbell;
 use std::collections::BTreeMap;
@@ -107,6 +108,18 @@ pub(in crate::transport) enum SetupLoss {
     JoinFailed,
 }
 
+/// What a process knows about the end of a neighbour's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) enum ProcessEnd {
+    /// The kernel reports that the process has ended.
+    Proven,
+    /// The kernel does not show the process, which is in another PID namespace, and the link to it
+    /// has ended.
+    LinkEnded,
+    /// The process lives, or nothing is known.
+    Unproven,
+}
+
 impl NeighbourMember {
     /// Registers a rank of a group with the registry of this process.
     ///
@@ -177,6 +190,25 @@ impl NeighbourMember {
     /// Returns the process id at the other end of a link that has ended.
     pub(in crate::transport) fn ended_pid(&self, process: Nonce) -> Option<u32> {
         self.registry.ended_pid(process)
+    }
+
+    /// Returns what this process knows about the end of a neighbour's process, whose rank has
+    /// published `reported_pid`.
+    pub(in crate::transport) fn process_end(
+        &self,
+        process: Nonce,
+        reported_pid: u32,
+    ) -> ProcessEnd {
+        match self.registry.process_of_link(process) {
+            Some((pid, _)) if pid != 0 && pid == reported_pid => {
+                match process_status::has_ended(pid) {
+                    true => ProcessEnd::Proven,
+                    false => ProcessEnd::Unproven,
+                }
+            }
+            Some((_, true)) => ProcessEnd::LinkEnded,
+            _ => ProcessEnd::Unproven,
+        }
     }
 
     /// Returns the doorbell that is notified when an awaited link is made or ends.

@@ -32,9 +32,9 @@ mod registry;
 mod survivors;
 
 pub(super) use frame::FrameKind;
-pub use frame::{ProcessAddress, SURVIVOR_ACCEPTED, SurvivorHello};
+pub use frame::{ProcessAddress, SURVIVOR_ACCEPTED, SURVIVOR_UNKNOWN, SurvivorHello};
 pub(super) use link::NeighbourLink;
 pub use member::NeighbourMember;
-pub(super) use member::{NeighbourHandler, PeerRoute, SetupLoss, SetupPeer};
+pub(super) use member::{NeighbourHandler, PeerRoute, ProcessEnd, SetupLoss, SetupPeer};
 #[cfg(test)]
 pub(super) use registry::NeighbourRegistry;

@@ -4,7 +4,9 @@
 //! Of two processes that need a link, the process whose registry has the greater name connects. If
 //! a link has ended although both processes live, the same process connects again.
 
-use super::frame::{FrameKind, LinkHello, NeighbourFrame, ProcessAddress, SurvivorHello};
+use super::frame::{
+    FrameKind, LinkHello, NeighbourFrame, ProcessAddress, SURVIVOR_UNKNOWN, SurvivorHello,
+};
 use super::incoming::{ConnectionReceiver, HostListener};
 use super::link::{LinkInput, NeighbourLink};
 use crate::base::deadline::Deadline;
@@ -182,6 +184,16 @@ impl NeighbourRegistry {
         match self.inner.state().links.get(&process) {
             Some(LinkState::Up(link)) if !link.has_ended() => Some(Arc::clone(link)),
             _ => None,
+        }
+    }
+
+    /// Returns the process id at the other end of the link to a process, as the kernel reports it,
+    /// and whether the link has ended.
+    pub(super) fn process_of_link(&self, process: Nonce) -> Option<(u32, bool)> {
+        match self.inner.state().links.get(&process)? {
+            LinkState::Up(link) => Some((link.pid(), link.has_ended())),
+            LinkState::Ended { pid } => Some((*pid, true)),
+            LinkState::Connecting => None,
         }
     }
 
@@ -385,11 +397,13 @@ impl ConnectionReceiver for RegistryInner {
         }
     }
 
-    /// Gives the connection to the member that the hello names. Closes the connection if there is
-    /// no such member.
+    /// Gives the connection to the member that the hello names. If there is no such member, says so
+    /// and closes the connection.
     fn accept_survivor(&self, hello: SurvivorHello, stream: SocketStream) {
-        if let Some(member) = self.member((hello.group, hello.to)) {
-            member.accept_survivor(hello, stream);
+        match self.member((hello.group, hello.to)) {
+            Some(member) => member.accept_survivor(hello, stream),
+            // A new connection has room for the byte. If it has ended, the byte is of no use.
+            None => drop(stream.send(&[SURVIVOR_UNKNOWN])),
         }
     }
 }

@@ -94,7 +94,7 @@ fn fail_for_silence(shared: &ShmDomainShared, silent: &[(Rank, Duration)]) {
         Some(&(rank, _)) => {
             let name = &shared.peers[rank];
             let is_stopped = shared.route(rank).link().is_some_and(|it| it.is_stopped(name.pid));
-            let fault = if is_stopped { RankFault::Stopped } else { RankFault::Unreachable };
+            let fault = if is_stopped { RankFault::Stopped } else { RankFault::Silent };
             error.with_culprit(name.rank).with_fault(fault)
         }
         None => error,

@@ -3,19 +3,22 @@
 //! hello names.
 //!
 //! The connecting rank sends a [`SurvivorHello`]. The other process answers with
-//! [`SURVIVOR_ACCEPTED`] if the receiver exists, and closes the connection if it does not. This
+//! [`SURVIVOR_ACCEPTED`] or, if the receiver does not exist, with [`SURVIVOR_UNKNOWN`]. This
 //! module does not depend on the content of the later frames.
+//!
+//! **Proof of death.** The end of the process decides, as the kernel reports it. A closed socket is
+//! a proof only if the kernel does not show the process, and the link to it has ended, too.
 
 use super::link::SurvivorLink;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::sys::poll::Interest;
 use crate::sys::stream::SocketStream;
 use crate::sys::unix;
 use crate::transport::neighbour::{
-    NeighbourMember, ProcessAddress, SURVIVOR_ACCEPTED, SurvivorHello,
+    NeighbourMember, ProcessAddress, ProcessEnd, SURVIVOR_ACCEPTED, SURVIVOR_UNKNOWN, SurvivorHello,
 };
 use crate::wait::io;
 use std::cell::RefCell;
@@ -80,26 +83,63 @@ pub(super) fn take_arrivals(
     valid.into_iter().map(link).collect()
 }
 
+/// Another process of the same node. This process may know that it has ended.
+#[derive(Debug)]
+pub(super) struct NodeProcess {
+    pub(super) registration: Arc<NeighbourMember>,
+    pub(super) process: Nonce,
+    /// The process id that its rank has published.
+    pub(super) pid: u32,
+}
+
+impl NodeProcess {
+    /// Returns true if the process is proven to have ended.
+    pub(super) fn has_died(&self) -> bool {
+        self.end() == ProcessEnd::Proven
+    }
+
+    fn end(&self) -> ProcessEnd {
+        self.registration.process_end(self.process, self.pid)
+    }
+
+    /// Returns the error for a socket that the process does not have any more.
+    fn closed_socket_error(&self, reason: &str) -> Error {
+        match self.end() {
+            ProcessEnd::Proven | ProcessEnd::LinkEnded => death_error(),
+            // The socket was shut down, or the process ends at this moment.
+            ProcessEnd::Unproven => Error::new(ErrorKind::Connection, reason),
+        }
+    }
+}
+
+fn death_error() -> Error {
+    Error::new(ErrorKind::PeerFailed, "its process has died").with_fault(RankFault::Died)
+}
+
 /// An attempt to connect to a rank of the same node.
 #[derive(Debug)]
 pub(super) struct LocalConnect {
-    process: Nonce,
+    target: NodeProcess,
     hello: SurvivorHello,
     /// The connection on which the hello was sent.
     stream: RefCell<Option<Arc<SocketStream>>>,
 }
 
 impl LocalConnect {
-    pub(super) fn new(process: Nonce, hello: SurvivorHello) -> Self {
-        Self { process, hello, stream: RefCell::new(None) }
+    pub(super) fn new(target: NodeProcess, hello: SurvivorHello) -> Self {
+        Self { target, hello, stream: RefCell::new(None) }
     }
 
     /// Returns the connection once the other process has accepted it.
     ///
     /// # Errors
-    /// `NotFound` if no process listens on the socket, if the listener belongs to another user, or
-    /// if the process has no such rank. `Connection` for other errors.
+    /// `PeerFailed` if the process has no such rank; with the fault `Died` if the process is proven
+    /// dead. `Connection` for other errors.
     pub(super) fn poll(&self) -> Result<Option<Arc<SocketStream>>> {
+        // A child of the dead process may hold the listening socket, which then still accepts.
+        if self.target.has_died() {
+            return Err(death_error());
+        }
         let mut stream = self.stream.borrow_mut();
         if stream.is_none() {
             *stream = self.send_hello()?;
@@ -113,11 +153,15 @@ impl LocalConnect {
         let mut answer = [0];
         match connected.receive(&mut answer) {
             Ok(1) if answer == [SURVIVOR_ACCEPTED] => Ok(stream.take()),
+            Ok(1) if answer == [SURVIVOR_UNKNOWN] => {
+                let message = "its process has left the group";
+                Err(Error::new(ErrorKind::PeerFailed, message))
+            }
             Ok(1) => Err(Error::new(ErrorKind::Connection, "its answer is unexpected")),
             Err(cause) if matches!(cause.kind(), Io::WouldBlock | Io::Interrupted) => Ok(None),
-            Ok(_) => Err(Error::new(ErrorKind::NotFound, "its process has left the group")),
+            Ok(_) => Err(self.target.closed_socket_error("it has closed the connection")),
             Err(cause) if cause.kind() == Io::ConnectionReset => {
-                Err(Error::new(ErrorKind::NotFound, "its process has ended"))
+                Err(self.target.closed_socket_error("it has closed the connection"))
             }
             Err(cause) => Err(Error::connection("cannot connect to its Unix socket", cause)),
         }
@@ -125,11 +169,11 @@ impl LocalConnect {
 
     /// Connects and sends the hello. Returns `None` if the listen queue of the peer is full.
     fn send_hello(&self) -> Result<Option<Arc<SocketStream>>> {
-        let stream = match unix::connect(&ProcessAddress::socket_name(self.process)) {
+        let stream = match unix::connect(&ProcessAddress::socket_name(self.target.process)) {
             Ok(stream) => stream,
             Err(cause) if cause.kind() == Io::WouldBlock => return Ok(None),
             Err(cause) if cause.kind() == Io::ConnectionRefused => {
-                return Err(Error::new(ErrorKind::NotFound, "its socket is closed"));
+                return Err(self.target.closed_socket_error("its socket is closed"));
             }
             Err(cause) => {
                 return Err(Error::connection("cannot connect to its Unix socket", cause));
@@ -138,7 +182,7 @@ impl LocalConnect {
         if let Err(error) = unix::check_peer_user(&stream) {
             // The peer has closed its socket, and then a process of another user has bound the
             // name.
-            return Err(Error::new(ErrorKind::NotFound, error.message()));
+            return Err(self.target.closed_socket_error(error.message()));
         }
         let stream = Arc::new(SocketStream::from_nonblocking_unix(stream));
         // A new connection has room for the hello. If the connection has ended, the next read
@@ -164,8 +208,10 @@ mod tests {
         };
         let group = Nonce([1; 16]);
         let hello = SurvivorHello { group, from_nonce: group, to_nonce: group, from: 1, to: 0 };
-        let error = LocalConnect::new(process, hello).poll().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        let registration = NeighbourMember::register(group, 1, 2).unwrap();
+        let target = NodeProcess { registration, process, pid: host::pid() };
+        let error = LocalConnect::new(target, hello).poll().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection, "{error}");
         assert_eq!(unix::accept(&squatter).unwrap().read(&mut [0; 64]).unwrap(), 0);
     }
 }

@@ -12,10 +12,12 @@
 //!    session, the service thread sends this answer on each connection and closes the connection.
 //!
 //! The endpoint does not depend on the group object and may outlive it. A rank that tries to
-//! connect to a peer can thus distinguish three cases. If the process of the peer refuses the
-//! connection, the peer has died, or it has left the group and all groups that were created from
-//! this group. If the process accepts the connection, the peer is alive. If there is no answer, the
-//! peer is stopped (for example by SIGSTOP).
+//! connect to a peer distinguishes five cases ([`SurvivorConnectResult`]). If the process of the
+//! peer accepts the connection, the peer is alive. If the process answers that it has no such rank,
+//! the peer has left the group and all groups that were created from this group. If there is no
+//! answer, the peer is stopped (for example by SIGSTOP). A refused connection proves nothing, since
+//! a firewall may refuse it. Only the host of a dead process can prove the death. The kernel proves
+//! it to the ranks of the same node, the death witness of the process to the ranks of other nodes.
 //!
 //! This module does not depend on the content of the frames (messages) on these connections.
 
@@ -29,11 +31,11 @@ use super::PeerName;
 use super::neighbour::NeighbourMember;
 use super::tcp::{PendingConnect, ReconnectEndpoint};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{GroupId, Rank};
+use crate::base::error::{Error, ErrorKind, RankFault, Result};
+use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::sys::eventfd::EventFd;
 use crate::wait::io;
-use local::{LocalConnect, SurvivorGroup};
+use local::{LocalConnect, NodeProcess, SurvivorGroup};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,6 +103,11 @@ impl SurvivorEndpoint {
         SurvivorGroup { group: self.group, members: &self.members, me: self.me }
     }
 
+    fn node_process(&self, process: Nonce, rank: Rank) -> NodeProcess {
+        let registration = Arc::clone(&self.registration);
+        NodeProcess { registration, process, pid: self.peer_names[rank].pid }
+    }
+
     fn max_frame_len(&self) -> usize {
         MAX_FRAME_BASE + self.members.len() * MAX_FRAME_PER_RANK
     }
@@ -126,7 +133,8 @@ impl SurvivorSession<'_> {
         let route = match (&members[to].process, reconnect_endpoint) {
             (Some(process), _) => {
                 let hello = self.endpoint.group().hello(*me, to);
-                SurvivorRoute::Local(LocalConnect::new(*process, hello))
+                let target = self.endpoint.node_process(*process, to);
+                SurvivorRoute::Local(LocalConnect::new(target, hello))
             }
             (None, Some(reconnect_endpoint)) => reconnect_endpoint
                 .connect(to)
@@ -136,6 +144,19 @@ impl SurvivorSession<'_> {
             }
         };
         PendingSurvivorConnect { route, max_frame_len: self.endpoint.max_frame_len() }
+    }
+
+    /// Returns the ranks of the same node whose processes are proven to have ended.
+    pub fn dead_neighbours(&self) -> Vec<Rank> {
+        let SurvivorEndpoint { me, members, registration, .. } = self.endpoint;
+        let has_died = |&(rank, member): &(Rank, &SurvivorAddress)| {
+            rank != *me
+                && member.process.is_some_and(|process| {
+                    !registration.is_own_process(process)
+                        && self.endpoint.node_process(process, rank).has_died()
+                })
+        };
+        members.iter().enumerate().filter(has_died).map(|(rank, _)| rank).collect()
     }
 
     /// Returns the new connections whose peer has sent a valid hello, with the rank of each peer.
@@ -216,10 +237,12 @@ enum SurvivorRoute {
 pub enum SurvivorConnectResult {
     /// The connection is established. The peer may not have opened a session yet.
     Reached(SurvivorLink),
-    /// No process accepts connections at the address of the rank. The rank's process has exited, or
-    /// the rank has left the group and all groups that were created from this group.
-    Gone(Error),
-    /// The rank may be alive, but this rank cannot connect to it.
+    /// The rank's process is proven dead.
+    Dead,
+    /// The rank's process lives, and the rank has left the group and all groups that were created
+    /// from this group.
+    Left,
+    /// The rank may be alive, but this rank cannot connect to it now.
     Unreachable(Error),
 }
 
@@ -235,10 +258,11 @@ impl PendingSurvivorConnect {
             Ok(stream) => {
                 SurvivorConnectResult::Reached(SurvivorLink::new(stream, self.max_frame_len))
             }
-            Err(error) => match error.kind() {
-                ErrorKind::NotFound | ErrorKind::PeerFailed => SurvivorConnectResult::Gone(error),
-                _ => SurvivorConnectResult::Unreachable(error),
-            },
+            Err(error) if error.kind() != ErrorKind::PeerFailed => {
+                SurvivorConnectResult::Unreachable(error)
+            }
+            Err(error) if error.has_fault(RankFault::Died) => SurvivorConnectResult::Dead,
+            Err(_) => SurvivorConnectResult::Left,
         })
     }
 }

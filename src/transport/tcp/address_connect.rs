@@ -3,8 +3,9 @@
 
 use super::connect_target::PeerConnectTarget;
 use super::hello::{
-    ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConfirmationTag, ConnectionPurpose, Hello,
-    HelloRefusal, WELCOME, parse_answer, parse_end,
+    ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConfirmationTag, ConnectionPurpose,
+    DEATH_BYTES, DIED, Hello, HelloRefusal, ProofMessage, WELCOME, parse_answer, parse_end,
+    proves_death,
 };
 use super::link_proof::{ConfirmedProof, ConnectProof};
 use crate::sys::poll::Interest;
@@ -27,9 +28,13 @@ impl AddressFailure {
         if let AddressFailureReason::Refused(refusal) = self.reason { Some(refusal) } else { None }
     }
 
-    /// Returns true if the failure proves that the peer's process is gone, or that the peer has
-    /// left the group.
-    pub(super) fn proves_absence(&self) -> bool {
+    /// Returns true if the failure proves that the peer's process is dead.
+    pub(super) fn is_death(&self) -> bool {
+        matches!(self.reason, AddressFailureReason::Died)
+    }
+
+    /// Returns true if no process listens at the address, or one that does not have the rank.
+    pub(super) fn is_absence(&self) -> bool {
         matches!(
             self.reason,
             AddressFailureReason::NotListening(_)
@@ -70,6 +75,8 @@ enum ProofProgress {
 #[derive(Debug)]
 pub(super) enum AddressFailureReason {
     Refused(HelloRefusal),
+    /// The death witness of the peer's process proves that the process is dead.
+    Died,
     /// The peer's host reports that no process listens at the address.
     NotListening(String),
     /// The peer accepted the connection and ended it without an answer. This happens if the peer's
@@ -94,6 +101,7 @@ impl std::fmt::Display for AddressFailureReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(refusal) => write!(f, "refused: {refusal}"),
+            Self::Died => f.write_str("its process has died, as its host reports"),
             Self::NotListening(reason) | Self::EndedByPeer(reason) | Self::ConnectError(reason) => {
                 f.write_str(reason)
             }
@@ -137,7 +145,7 @@ impl CurrentConnect {
                 }
                 ProofProgress::Sent(proof) => {
                     let answer = self.read_reply(ANSWER_BYTES)?;
-                    let Some(answer) = parse_answer(answer)? else {
+                    let Some(answer) = parse_answer_or_death(answer, target)? else {
                         self.proof = ProofProgress::Sent(proof);
                         return Ok(false);
                     };
@@ -197,12 +205,30 @@ impl CurrentConnect {
                 Err(cause) => return Err(cause.into()),
             }
             // A refusal has one byte.
-            if self.reply[0] != WELCOME && self.reply[0] != ACCEPTED {
+            if ![WELCOME, ACCEPTED, DIED].contains(&self.reply[0]) {
                 break;
             }
         }
         Ok(&self.reply[..self.reply_len])
     }
+}
+
+/// Returns the proof of the acceptor from its answer. Returns `None` if more bytes must arrive. A
+/// death certificate and a refusal are failures.
+fn parse_answer_or_death<'a>(
+    answer: &'a [u8],
+    target: &PeerConnectTarget,
+) -> Result<Option<&'a ProofMessage>, AddressFailureReason> {
+    if answer.first() != Some(&DIED) {
+        return Ok(parse_answer(answer)?);
+    }
+    let Some(certificate) = answer.first_chunk::<DEATH_BYTES>() else { return Ok(None) };
+    let is_proven = target.death_hash.is_some_and(|hash| proves_death(certificate, hash));
+    Err(if is_proven {
+        AddressFailureReason::Died
+    } else {
+        AddressFailureReason::Refused(HelloRefusal::UnknownProtocol)
+    })
 }
 
 impl From<HelloRefusal> for AddressFailureReason {

@@ -4,6 +4,7 @@
 
 use super::interface::MAX_RAILS;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Nonce;
 use crate::security::CipherSet;
 use crate::transport::PeerName;
 use serde_json::{Value, json};
@@ -36,6 +37,9 @@ pub struct AddressAdvert {
     pub(super) lanes: u8,
     /// The cipher suites that the rank supports.
     pub(super) ciphers: CipherSet,
+    /// The hash of the certificate with which the death witness of the process proves its death.
+    /// `None` if the process has no witness.
+    pub(super) death_hash: Option<Nonce>,
     /// Why these addresses were chosen, as text.
     pub(super) reason: String,
 }
@@ -54,6 +58,7 @@ impl AddressAdvert {
             "rails": self.rails,
             "lanes": self.lanes,
             "ciphers": self.ciphers.number(),
+            "death": self.death_hash.map(|hash| hash.to_string()),
             "why": self.reason,
         })
     }
@@ -77,6 +82,10 @@ impl AddressAdvert {
             rails: decode_u8(value.get("rails")?).filter(|&it| usize::from(it) <= MAX_RAILS)?,
             lanes: decode_u8(value.get("lanes")?)?,
             ciphers: CipherSet::from_number(decode_u8(value.get("ciphers")?)?),
+            death_hash: match value.get("death")? {
+                Value::Null => None,
+                hash => Some(Nonce::parse(hash.as_str()?)?),
+            },
             reason: text("why")?,
         })
     }

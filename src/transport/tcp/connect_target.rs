@@ -7,6 +7,7 @@ use super::link_proof::LinkTerms;
 use super::members::TcpMember;
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
+use crate::base::ids::Nonce;
 use crate::transport::PeerName;
 use std::net::SocketAddr;
 
@@ -22,6 +23,8 @@ pub(super) struct PeerConnectTarget {
     /// The local addresses from which to connect, with their rails (indexes of interfaces). The
     /// list is empty if the system chooses the local address.
     pub(super) source_addresses: Vec<RailAddress>,
+    /// The hash of the death certificate of the peer's process, if it has a death witness.
+    pub(super) death_hash: Option<Nonce>,
     /// The deadline until which the attempt is retried, because the peer may not listen yet; `None`
     /// for no retries.
     pub(super) retry_until: Option<Deadline>,
@@ -45,7 +48,17 @@ impl PeerConnectTarget {
         let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
         let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
         let (own_shown_rank, name) = (own.name.shown_rank, peer.name.clone());
-        Ok(Self { hello, terms, own_shown_rank, name, addresses, source_addresses, retry_until })
+        let death_hash = peer.advert.death_hash;
+        Ok(Self {
+            hello,
+            terms,
+            own_shown_rank,
+            name,
+            addresses,
+            source_addresses,
+            death_hash,
+            retry_until,
+        })
     }
 }
 

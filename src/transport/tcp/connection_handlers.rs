@@ -12,7 +12,7 @@ use super::link_table::{LinkEnd, LinkKey, LinkUser};
 use super::members::ExpectedPeers;
 use super::mesh::TcpMeshShared;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
@@ -114,7 +114,9 @@ impl LinkUser for TcpMeshShared {
             self.doorbell.notify();
             return;
         }
-        if error.kind() == ErrorKind::PeerFailed {
+        if error.has_fault(RankFault::Died) {
+            self.fail_all_nodes(&error);
+        } else if error.kind() == ErrorKind::PeerFailed {
             self.mark_left(to);
         } else {
             lock(&self.channel_pair(to, channel).outgoing).error = Some(error);

@@ -76,6 +76,6 @@ fn silence_error(shared: &TcpMeshShared, silent: &[(usize, Duration)]) -> Error 
         )
     };
     let message = silent.iter().map(describe).collect::<Vec<_>>().join("; ");
-    let error = Error::new(ErrorKind::PeerFailed, message).with_fault(RankFault::Unreachable);
+    let error = Error::new(ErrorKind::PeerFailed, message).with_fault(RankFault::Silent);
     silent.first().into_iter().fold(error, |error, &(node, _)| error.with_culprit(leader(node)))
 }

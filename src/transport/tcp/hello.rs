@@ -8,6 +8,7 @@
 //! answer:  0 | answer of the acceptor 48, or the number of a refusal
 //! confirm: 'C' | confirmation 16
 //! end:     'T' | acceptance 16, or the number of a refusal
+//! death:   'D' | certificate 16, in place of the answer or the end
 //! ```
 //!
 //! The handshake has four steps:
@@ -22,8 +23,13 @@
 //! The connecting rank uses the connection only after it has received [`ACCEPTED`]. Therefore no
 //! data arrives before the acceptor has added the stream. If the acceptor leaves the group during
 //! the handshake, the connecting rank receives a refusal.
+//!
+//! If the process of the acceptor is dead, its death witness
+//! ([`death_witness`](crate::process::death_witness)) sends the death certificate. Only the
+//! acceptor and its witness know the certificate, and the acceptor's advert has its hash.
 
 use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::process::death_witness;
 use crate::security::{CipherSuite, SecuritySetting};
 use crate::transport::{Channel, MAX_COLLECTIVE_STREAMS};
 
@@ -51,6 +57,33 @@ pub(super) const WELCOME: u8 = 0;
 pub(super) const CONFIRM: u8 = b'C';
 /// The first byte of the end of a successful handshake. No refusal has this number.
 pub(super) const ACCEPTED: u8 = b'T';
+
+/// The first byte of a death certificate.
+pub(super) const DIED: u8 = b'D';
+/// The length of a death certificate, with its first byte.
+pub(super) const DEATH_BYTES: usize = death_witness::ANSWER_BYTES;
+
+/// Returns the bytes that a death witness sends.
+pub(super) fn encode_death(certificate: Nonce) -> [u8; DEATH_BYTES] {
+    let mut bytes = [DIED; DEATH_BYTES];
+    bytes[1..].copy_from_slice(&certificate.0);
+    bytes
+}
+
+/// Returns the hash of a death certificate, which a rank publishes.
+pub(super) fn death_hash(certificate: Nonce) -> Nonce {
+    let context = "libdist 2026-11 death certificate";
+    let mut hash = [0; 16];
+    hash.copy_from_slice(&blake3::derive_key(context, &certificate.0)[..16]);
+    Nonce(hash)
+}
+
+/// Returns true if the bytes are the death certificate with this hash.
+pub(super) fn proves_death(bytes: &[u8; DEATH_BYTES], hash: Nonce) -> bool {
+    let mut certificate = [0; 16];
+    certificate.copy_from_slice(&bytes[1..]);
+    bytes[0] == DIED && death_hash(Nonce(certificate)) == hash
+}
 
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -361,6 +394,23 @@ mod tests {
                 prop_assert!(!has_valid_prefix(&bytes[..=at]));
             }
         }
+    }
+
+    #[test]
+    fn only_the_certificate_with_the_hash_proves_a_death() {
+        let certificate = Nonce([7; 16]);
+        let hash = death_hash(certificate);
+        assert_ne!(hash, certificate);
+        let bytes = encode_death(certificate);
+        assert!(proves_death(&bytes, hash));
+        for at in 0..DEATH_BYTES {
+            let mut changed = bytes;
+            changed[at] ^= 1;
+            assert!(!proves_death(&changed, hash), "{at}");
+        }
+        assert!(!proves_death(&encode_death(hash), hash));
+        assert!(HelloRefusal::ALL.iter().all(|&it| it as u8 != DIED));
+        assert!(![WELCOME, CONFIRM, ACCEPTED].contains(&DIED));
     }
 
     #[test]

@@ -97,6 +97,7 @@ pub fn listen(route_hint: Option<(&str, u16)>) -> Result<TcpListening> {
         rails: choice.rails,
         lanes: u8::try_from(lanes).unwrap_or(1),
         ciphers: CipherSet::of_this_processor(),
+        death_hash: None,
         reason: choice.reason,
     };
     let texts = advert
@@ -160,6 +161,17 @@ impl TcpListening {
     #[cfg(test)]
     pub(super) fn advert_mut(&mut self) -> &mut AddressAdvert {
         &mut self.advert
+    }
+
+    /// Starts the death witness of this process, unless `DIST_DEATH_WITNESS` disables it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an invalid value of the variable.
+    pub fn start_witness(&mut self) -> Result<()> {
+        if config::read_bool(config::DEATH_WITNESS)?.unwrap_or(true) {
+            self.advert.death_hash = self.registry.start_witness();
+        }
+        Ok(())
     }
 
     /// Returns the addresses to publish to the peers.

@@ -8,14 +8,16 @@
 //! anything else, that sends no hello within [`HELLO_TIMEOUT`], or that sends no confirmation
 //! within [`CONFIRM_TIMEOUT`].
 
-use super::hello::{ConnectionPurpose, Hello};
+use super::hello::{self, ConnectionPurpose, Hello};
 use super::incoming_connection::{ConnectionAcceptor, IncomingConnection, IncomingConnections};
 use super::link_table::LinkTable;
 use super::port_range;
 use crate::base::error::{Error, Result};
-use crate::base::ids::{GroupId, Rank};
+use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
+use crate::process::death_witness::DeathWitness;
+use crate::sys::fork_descriptors::ForkClosed;
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, limits, poll, socket};
 use crate::wait::service::{
@@ -26,7 +28,7 @@ use std::io::ErrorKind as Io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// The time within which a new connection must send its hello.
@@ -54,8 +56,18 @@ pub(super) struct ListenerRegistry {
     /// The id of the process that created the registry. A forked child has a copy of the registry,
     /// but no service thread, so it cannot use the copy.
     pid: u32,
+    /// The death witness of this process, after the first request for one. `None` inside if it
+    /// could not be started.
+    witness: OnceLock<Option<PublishedWitness>>,
     inner: Arc<ListenerRegistryInner>,
     links: Arc<LinkTable>,
+}
+
+/// The death witness of this process, and the hash of its certificate.
+#[derive(Debug)]
+struct PublishedWitness {
+    hash: Nonce,
+    _witness: DeathWitness,
 }
 
 #[derive(Debug)]
@@ -85,7 +97,16 @@ struct ListenerState {
 #[derive(Debug)]
 struct ListeningSocket {
     address: SocketAddr,
+    listener: Arc<OpenListener>,
     watch: DescriptorWatch,
+}
+
+/// A listening socket. A forked child keeps no copy of it.
+#[derive(Debug)]
+struct OpenListener {
+    /// Dropped before the socket is closed.
+    _fork_closed: ForkClosed,
+    socket: TcpListener,
 }
 
 static LISTENER_REGISTRY: Mutex<Weak<ListenerRegistry>> = Mutex::new(Weak::new());
@@ -123,7 +144,34 @@ impl ListenerRegistry {
         let inner = Arc::new(ListenerRegistryInner { state, max_unidentified, max_unconfirmed });
         let alarm = service::alarm(Arc::new(HandshakeTimeout(Arc::downgrade(&inner))))?;
         inner.state().alarm = Some(alarm);
-        Ok(Self { pid: host::pid(), inner, links: LinkTable::new()? })
+        Ok(Self { pid: host::pid(), witness: OnceLock::new(), inner, links: LinkTable::new()? })
+    }
+
+    /// Starts the death witness of this process, unless it runs. Returns the hash of its
+    /// certificate, or `None` if there can be no witness. The witness answers at the sockets that
+    /// exist at the first call.
+    pub(super) fn start_witness(&self) -> Option<Nonce> {
+        let start = || {
+            let certificate = host::random_nonce()?;
+            let state = self.inner.state();
+            let listeners: Vec<Arc<OpenListener>> =
+                state.sockets.iter().map(|open| Arc::clone(&open.listener)).collect();
+            drop(state);
+            let listeners: Vec<BorrowedFd<'_>> =
+                listeners.iter().map(|it| it.socket.as_fd()).collect();
+            let answer = hello::encode_death(certificate);
+            let witness = DeathWitness::start(&listeners, answer, hello::HELLO_BYTES)?;
+            Ok(PublishedWitness { hash: hello::death_hash(certificate), _witness: witness })
+        };
+        let log = |error: &Error| {
+            crate::log!(
+                LogLevel::Warn,
+                "this process has no death witness, so the survivors of its death may have to wait \
+                 for the heartbeat limit: {error}"
+            );
+        };
+        let witness = self.witness.get_or_init(|| start().inspect_err(log).ok());
+        witness.as_ref().map(|published| published.hash)
     }
 
     /// Returns the links of the process.
@@ -201,9 +249,12 @@ impl ListenerRegistryInner {
         let listener = port_range::listen(address, ports)?;
         let local = listener.local_addr();
         let address = local.map_err(|cause| Error::system("getsockname", cause))?;
-        let watch =
-            service::watch(Arc::new(AcceptHandler { listener, registry: Arc::downgrade(self) }))?;
-        self.state().sockets.push(ListeningSocket { address, watch });
+        let fork_closed = ForkClosed::list(listener.as_fd());
+        let listener = Arc::new(OpenListener { _fork_closed: fork_closed, socket: listener });
+        let registry = Arc::downgrade(self);
+        let handler = AcceptHandler { listener: Arc::clone(&listener), registry };
+        let watch = service::watch(Arc::new(handler))?;
+        self.state().sockets.push(ListeningSocket { address, listener, watch });
         Ok(())
     }
 
@@ -307,13 +358,13 @@ impl ListenerState {
 /// The handler that accepts connections on one listening socket, on the service thread.
 #[derive(Debug)]
 struct AcceptHandler {
-    listener: TcpListener,
+    listener: Arc<OpenListener>,
     registry: Weak<ListenerRegistryInner>,
 }
 
 impl DescriptorHandler for AcceptHandler {
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+        self.listener.socket.as_fd()
     }
 
     fn on_readable(&self) -> WatchAction {
@@ -321,7 +372,7 @@ impl DescriptorHandler for AcceptHandler {
         // Between two wakeups, the service thread reads the hellos that have arrived. So a crowd of
         // prompt peers does not reach the limit of unidentified connections.
         for _ in 0..ACCEPTS_PER_WAKEUP.min(inner.max_unidentified.div_ceil(4)) {
-            match socket::accept(&self.listener) {
+            match socket::accept(&self.listener.socket) {
                 Ok((stream, from)) => {
                     inner.add_incoming(SocketStream::from_nonblocking_tcp(stream), from)
                 }
@@ -334,7 +385,7 @@ impl DescriptorHandler for AcceptHandler {
                     inner.pause_accepting();
                     break;
                 }
-                Err(cause) if poll::has_hung_up(self.listener.as_fd()) => {
+                Err(cause) if poll::has_hung_up(self.listener.socket.as_fd()) => {
                     crate::log!(
                         LogLevel::Error,
                         "the listening socket failed, so no peer can connect to this process: {cause}"

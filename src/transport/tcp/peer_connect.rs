@@ -6,8 +6,9 @@
 use super::address_connect::{AddressFailure, AddressFailureReason, CurrentConnect};
 use super::connect_target::{AddressPair, PeerConnectTarget, address_pairs};
 use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::sync::lock;
+use crate::security::SecuritySetting;
 use crate::sys::poll::Interest;
 use crate::sys::socket;
 use crate::sys::stream::SocketStream;
@@ -36,8 +37,8 @@ pub(super) trait PeerConnectHandler: Send + Sync + Debug {
     /// each other, and the peer has added the connection.
     fn on_connected(&self, hello: &Hello, stream: Arc<SocketStream>);
 
-    /// Called if the attempt failed. For [`ConnectionPurpose::Reconnect`], an error of the kind
-    /// `PeerFailed` or `NotFound` means that the peer is gone.
+    /// Called if the attempt failed. An error of the kind `PeerFailed` means that the peer is gone:
+    /// with the fault `Died` its process is proven dead, otherwise the peer has left the group.
     fn on_failed(&self, hello: &Hello, error: Error);
 }
 
@@ -197,27 +198,38 @@ impl PeerConnector {
 
     fn unreachable_error(&self, progress: &PeerConnectProgress) -> Error {
         let name = &self.target.name;
-        let has_left = |refusal| refusal == HelloRefusal::NoSuchRank;
-        let error = if all_refused_with(&progress.failures, has_left) {
+        let error = if progress.failures.iter().any(AddressFailure::is_death) {
+            let message = format!("{name} died, as its host reports");
+            Error::new(ErrorKind::PeerFailed, message).with_fault(RankFault::Died)
+        } else if self.has_left(&progress.failures) {
             Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
         } else {
             // All ranks of the group receive this message, so it names the rank that could not
             // connect.
             let (from, reason) = (self.target.own_shown_rank, describe(&progress.failures));
             let message = format!("rank {from} cannot reach {name} over TCP: {reason}");
-            // Only the callers of reconnections need to distinguish a peer that is gone from a peer
-            // that cannot be reached.
-            let is_gone = self.target.hello.purpose == ConnectionPurpose::Reconnect
-                && !progress.failures.is_empty()
-                && progress.failures.iter().all(AddressFailure::proves_absence);
             let kind = match all_refused_with(&progress.failures, HelloRefusal::concerns_security) {
                 true => ErrorKind::Auth,
-                false if is_gone => ErrorKind::NotFound,
                 false => ErrorKind::Connection,
             };
             Error::new(kind, message)
         };
         error.with_culprit(name.rank)
+    }
+
+    /// Returns true if the peer's process lives and does not have the rank. Before a failure of the
+    /// group, all addresses must say so. After a failure, some addresses may refuse connections. A
+    /// refusal has no proof, so a third party could forge it: with a secret it does not count after
+    /// a failure.
+    fn has_left(&self, failures: &[AddressFailure]) -> bool {
+        let has_no_such_rank = |refusal| refusal == HelloRefusal::NoSuchRank;
+        let hello = &self.target.hello;
+        if hello.purpose != ConnectionPurpose::Reconnect {
+            return all_refused_with(failures, has_no_such_rank);
+        }
+        hello.security == SecuritySetting::None
+            && failures.iter().all(AddressFailure::is_absence)
+            && failures.iter().any(|cause| cause.refusal().is_some_and(has_no_such_rank))
     }
 
     fn begin_connect(&self, (address, source): AddressPair) -> Result<CurrentConnect, String> {
@@ -258,8 +270,12 @@ impl PeerConnector {
         progress: &mut PeerConnectProgress,
         reason: AddressFailureReason,
     ) -> Option<PeerConnectOutcome> {
+        let is_death = matches!(reason, AddressFailureReason::Died);
         if let Some(address) = progress.current.as_ref().map(|current| current.address) {
             self.record_failure(progress, address, reason);
+        }
+        if is_death {
+            return Some(Err(self.unreachable_error(progress)));
         }
         self.try_next_address(progress)
     }

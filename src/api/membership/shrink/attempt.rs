@@ -4,9 +4,9 @@
 use super::membership::{MembershipStatus, MembershipView};
 use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
 use crate::api::group::process_group::{Group, GroupOrigin};
-use crate::backend::Backend;
+use crate::backend::{Backend, PeerMonitor};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::transport::survivor_rendezvous::{
@@ -19,6 +19,10 @@ use std::time::Duration;
 /// The time that a follower waits before it tries again to join a candidate that has abandoned its
 /// shrink call. Also the interval at which the coordinator polls a pending connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The interval at which a follower and the coordinator check which processes of their nodes have
+/// ended.
+pub(super) const DEATH_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The number of wait notices ("I am alive, keep waiting") that a rank sends to its followers in
 /// one window. A window is the time after which a silent rank is skipped.
@@ -71,12 +75,14 @@ pub(super) struct CommittedProposal {
     pub(super) links: Vec<(Rank, SurvivorLink)>,
 }
 
-/// The reason why this rank ends its shrink call and starts no further round.
+/// The reason why this rank ends its round.
 #[derive(Debug)]
 pub(super) enum ShrinkStop {
     /// The group that this rank has prepared is formed, because another member has received the
     /// ready notice.
     GroupFormed,
+    /// A lower rank can be reached again, so this rank must not coordinate.
+    NewRound,
     /// This rank gets no new group, for this reason.
     Failed(Error),
 }
@@ -96,6 +102,13 @@ pub(super) struct ShrinkAttempt<'a> {
     /// The time after which a silent rank is skipped.
     pub(super) window: Duration,
     pub(super) deadline: Deadline,
+    /// The absence limit: until then, the coordinator tries again to reach the ranks that it cannot
+    /// connect to, and whose death is not proven. After that it goes on without them if it has a
+    /// quorum. It is one heartbeat limit, or the window if that is shorter.
+    pub(super) absence_limit: Deadline,
+    /// The rank that the group's failure names because it sent no heartbeat for the limit, so that
+    /// the limit has passed already.
+    silent_culprit: Option<Rank>,
     pub(super) membership: MembershipView,
     /// The ranks that have connected to this rank. This rank reads their messages only when it
     /// becomes the coordinator.
@@ -155,12 +168,18 @@ impl<'a> ShrinkAttempt<'a> {
         deadline: Deadline,
         failure: &Error,
     ) -> Self {
+        let is_silence =
+            [RankFault::Silent, RankFault::Stopped].into_iter().any(|it| failure.has_fault(it));
+        let limit = group.backend.peer_monitor().and_then(PeerMonitor::heartbeat_limit);
+        let absence_limit = deadline.capped(limit.map_or(window, |limit| limit.min(window)));
         Self {
             group,
             session,
             endpoint,
             window,
             deadline,
+            absence_limit,
+            silent_culprit: failure.culprit().filter(|_| is_silence),
             membership: MembershipView::new(group.size(), failure),
             pending_followers: PendingFollowers::default(),
             prepared: None,
@@ -176,7 +195,33 @@ impl<'a> ShrinkAttempt<'a> {
         self.group.origin.epoch + 1
     }
 
-    /// Records a rank whose survivor endpoint no longer exists.
+    /// Returns true if the rank may be alive although it does not answer, and the heartbeat limit
+    /// has not passed for it. The shrink must then not go on without it.
+    pub(super) fn may_answer(&self, rank: Rank) -> bool {
+        self.silent_culprit != Some(rank) && !self.absence_limit.has_passed()
+    }
+
+    /// Records the ranks of this node whose processes have ended.
+    pub(super) fn record_node_deaths(&mut self) {
+        for rank in self.session.dead_neighbours() {
+            self.membership.record_status(rank, MembershipStatus::Dead);
+        }
+    }
+
+    /// Records the deaths that another survivor can prove. Ranks that take part are alive, whatever
+    /// the message says.
+    pub(super) fn record_reported_deaths(
+        &mut self,
+        dead: &[Rank],
+        takes_part: impl Fn(Rank) -> bool,
+    ) {
+        let (me, size) = (self.me(), self.group.size());
+        for &rank in dead.iter().filter(|&&rank| rank < size && rank != me && !takes_part(rank)) {
+            self.membership.record_status(rank, MembershipStatus::Dead);
+        }
+    }
+
+    /// Records a rank whose survivor endpoint no longer exists, although its process lives.
     pub(super) fn mark_gone(&mut self, rank: Rank) {
         // A rank that left in order may be a member of a new group without this rank, so it counts
         // as alive. If the group's failure names the rank as culprit, the rank counts as dead even
@@ -202,8 +247,14 @@ impl<'a> ShrinkAttempt<'a> {
     pub(super) fn mark_unreachable(&mut self, rank: Rank, call_outcome: &SurvivorConnectResult) {
         match call_outcome {
             SurvivorConnectResult::Reached(_) => {}
-            SurvivorConnectResult::Gone(_) => self.mark_gone(rank),
-            SurvivorConnectResult::Unreachable(reason) => self.mark_absent(rank, reason.message()),
+            SurvivorConnectResult::Dead => {
+                self.membership.record_status(rank, MembershipStatus::Dead);
+            }
+            SurvivorConnectResult::Left => self.mark_gone(rank),
+            SurvivorConnectResult::Unreachable(reason) => {
+                let status = MembershipStatus::Unreachable(reason.message().to_owned());
+                self.membership.record_status(rank, status);
+            }
         }
     }
 

@@ -43,6 +43,7 @@ impl ShrinkAttempt<'_> {
                     }
                 },
                 Ok(None) => {}
+                Err(ShrinkStop::NewRound) => {}
                 Err(ShrinkStop::GroupFormed) => return self.take_prepared(),
                 Err(ShrinkStop::Failed(error)) => return Err(error),
             }

@@ -3,7 +3,8 @@
 //! ranks as members of the new group, and commits the proposal when all members have accepted it.
 
 use super::attempt::{
-    CommittedProposal, NoticeSchedule, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin,
+    CommittedProposal, DEATH_CHECK_INTERVAL, NoticeSchedule, PROBE_INTERVAL, ShrinkAttempt,
+    ShrinkStop, may_rejoin,
 };
 use super::membership::MembershipStatus;
 use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
@@ -15,7 +16,7 @@ use crate::process::this_process;
 use crate::transport::survivor_rendezvous::{
     PendingSurvivorConnect, SurvivorConnectResult, SurvivorLink, SurvivorSession,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The minimum time for which the coordinator gathers members, even if the window has ended. In
@@ -31,6 +32,9 @@ enum PeerProbe {
     /// The connection is established: the rank is alive, or another process holds its socket. If
     /// the rank dies, the link closes.
     Open(SurvivorLink),
+    /// This rank could not connect, and nothing proves the death of the rank. It tries again at
+    /// this time.
+    Retry(Deadline),
     /// The probe has a final result.
     Done,
 }
@@ -44,6 +48,8 @@ struct CoordinatorLinks {
     unjoined: BTreeMap<Rank, SurvivorLink>,
     /// The probes of ranks that have not joined.
     probes: BTreeMap<Rank, PeerProbe>,
+    /// The ranks to which the last attempt to connect failed, without a proof of their death.
+    unproven: BTreeSet<Rank>,
     notices: NoticeSchedule,
 }
 
@@ -62,13 +68,14 @@ impl CoordinatorLinks {
     fn links(&self) -> impl Iterator<Item = &SurvivorLink> {
         let open = self.probes.values().filter_map(|probe| match probe {
             PeerProbe::Open(link) => Some(link),
-            PeerProbe::Connecting(_) | PeerProbe::Done => None,
+            PeerProbe::Connecting(_) | PeerProbe::Retry(_) | PeerProbe::Done => None,
         });
         self.joined.values().chain(self.unjoined.values()).chain(open)
     }
 
     fn has_pending_connect(&self) -> bool {
-        self.probes.values().any(|probe| matches!(probe, PeerProbe::Connecting(_)))
+        let is_pending = |probe| matches!(probe, &PeerProbe::Connecting(_) | &PeerProbe::Retry(_));
+        self.probes.values().any(is_pending)
     }
 
     /// Returns whether a probe has no final result, so that it may still prove the death of a rank.
@@ -123,7 +130,8 @@ impl ShrinkAttempt<'_> {
         };
         loop {
             self.accept_joins(peers);
-            peers.joined.retain(|_, link| link.poll().is_ok());
+            self.read_reported_deaths(peers);
+            self.record_node_deaths();
             let until_notice = peers.send_wait_notices(self.window);
             self.probe_unjoined(peers)?;
             let missing: Vec<Rank> = (0..self.group.size())
@@ -131,7 +139,10 @@ impl ShrinkAttempt<'_> {
                 .filter(|rank| !peers.joined.contains_key(rank))
                 .collect();
             let has_quorum = || self.membership.has_quorum(&self.joined_members(peers));
-            if missing.is_empty() && (!peers.has_open_probe() || has_quorum()) {
+            // Between hosts, a refused connection is no proof: a firewall refuses it, too. So the
+            // quorum counts only after the absence limit.
+            let is_complete = missing.is_empty() && !self.awaits_proof(peers);
+            if is_complete && (!peers.has_open_probe() || has_quorum()) {
                 return Ok(());
             }
             if until.has_passed() {
@@ -142,9 +153,39 @@ impl ShrinkAttempt<'_> {
             }
             let slice = match peers.has_pending_connect() {
                 true => until_notice.min(PROBE_INTERVAL),
-                false => until_notice,
+                false => until_notice.min(DEATH_CHECK_INTERVAL),
             };
             self.session.wait(peers.links(), &until.capped(slice))?;
+        }
+    }
+
+    /// Returns true if a rank may be alive that this rank cannot connect to, or that the group's
+    /// failure names and that has not answered yet.
+    fn awaits_proof(&self, peers: &CoordinatorLinks) -> bool {
+        let unanswered = peers.probes.iter().filter(|&(&rank, probe)| {
+            self.membership.is_blamed(rank) && matches!(probe, PeerProbe::Connecting(_))
+        });
+        let mut ranks = peers.unproven.iter().chain(unanswered.map(|(rank, _)| rank));
+        ranks.any(|&rank| self.may_answer(rank))
+    }
+
+    /// Reads the messages of the joined ranks, and removes the ranks that have closed their
+    /// connections.
+    fn read_reported_deaths(&mut self, peers: &mut CoordinatorLinks) {
+        let mut reports = Vec::new();
+        peers.joined.retain(|_, link| {
+            loop {
+                match link.poll().map(|frame| frame.as_deref().map(ShrinkMessage::decode)) {
+                    Ok(Some(Some(ShrinkMessage::Deaths(dead)))) => reports.push(dead),
+                    // Other messages answer an earlier proposal.
+                    Ok(Some(_)) => {}
+                    Ok(None) => return true,
+                    Err(_) => return false,
+                }
+            }
+        });
+        for dead in reports {
+            self.record_reported_deaths(&dead, |rank| peers.joined.contains_key(&rank));
         }
     }
 
@@ -154,8 +195,9 @@ impl ShrinkAttempt<'_> {
         peers.unjoined.extend(self.session.take_arrivals());
         for (rank, mut link) in std::mem::take(&mut peers.unjoined) {
             match link.poll().map(|frame| frame.as_deref().map(ShrinkMessage::decode)) {
-                Ok(Some(Some(ShrinkMessage::Join))) if rank > self.me() => {
+                Ok(Some(Some(ShrinkMessage::Join(dead)))) if rank > self.me() => {
                     self.answer_join(peers, rank, link);
+                    self.record_reported_deaths(&dead, |rank| peers.joined.contains_key(&rank));
                 }
                 Ok(Some(_)) => crate::log!(
                     LogLevel::Warn,
@@ -178,6 +220,7 @@ impl ShrinkAttempt<'_> {
             drop(link.send(&ShrinkMessage::Refuse(reason).encode(), &limit));
         } else if link.send(&ShrinkMessage::Welcome.encode(), &limit).is_ok() {
             peers.probes.remove(&rank);
+            peers.unproven.remove(&rank);
             peers.joined.insert(rank, link);
         }
     }
@@ -191,12 +234,13 @@ impl ShrinkAttempt<'_> {
         for rank in (0..self.group.size()).filter(|&rank| rank != me) {
             if peers.joined.contains_key(&rank) || self.membership.is_dead(rank) {
                 peers.probes.remove(&rank);
+                peers.unproven.remove(&rank);
                 continue;
             }
             let previous = peers.probes.remove(&rank);
             let previous =
                 previous.unwrap_or_else(|| PeerProbe::Connecting(self.session.connect(rank)));
-            let probe = self.update_probe(rank, previous)?;
+            let probe = self.update_probe(&mut peers.unproven, rank, previous)?;
             peers.probes.insert(rank, probe);
         }
         Ok(())
@@ -206,17 +250,25 @@ impl ShrinkAttempt<'_> {
     /// lost, or if the rank has abandoned its shrink call and may call again.
     fn update_probe(
         &mut self,
+        unproven: &mut BTreeSet<Rank>,
         rank: Rank,
         probe: PeerProbe,
     ) -> std::result::Result<PeerProbe, ShrinkStop> {
         let mut link = match probe {
             PeerProbe::Done => return Ok(PeerProbe::Done),
+            PeerProbe::Retry(at) if at.has_passed() => {
+                return Ok(PeerProbe::Connecting(self.session.connect(rank)));
+            }
+            PeerProbe::Retry(at) => return Ok(PeerProbe::Retry(at)),
             PeerProbe::Connecting(connect) => match connect.poll() {
                 None => return Ok(PeerProbe::Connecting(connect)),
-                Some(SurvivorConnectResult::Reached(link)) => link,
+                Some(SurvivorConnectResult::Reached(link)) => {
+                    self.record_reached(unproven, rank)?;
+                    link
+                }
                 Some(call_outcome) => {
                     self.mark_unreachable(rank, &call_outcome);
-                    return Ok(PeerProbe::Done);
+                    return Ok(self.probe_after_failure(unproven, rank, &call_outcome));
                 }
             },
             PeerProbe::Open(link) => link,
@@ -238,6 +290,41 @@ impl ShrinkAttempt<'_> {
                 Ok(PeerProbe::Done)
             }
         }
+    }
+
+    /// Handles a rank that can be reached, perhaps again. If it is lower than this rank, it is the
+    /// better coordinator.
+    fn record_reached(
+        &mut self,
+        unproven: &mut BTreeSet<Rank>,
+        rank: Rank,
+    ) -> std::result::Result<(), ShrinkStop> {
+        let was_unreachable = self.membership.is_unreachable(rank);
+        unproven.remove(&rank);
+        if was_unreachable && self.membership.admit(rank) && rank < self.me() {
+            return Err(ShrinkStop::NewRound);
+        }
+        Ok(())
+    }
+
+    /// Returns the state of a probe that could not connect.
+    fn probe_after_failure(
+        &mut self,
+        unproven: &mut BTreeSet<Rank>,
+        rank: Rank,
+        outcome: &SurvivorConnectResult,
+    ) -> PeerProbe {
+        let SurvivorConnectResult::Unreachable(reason) = outcome else {
+            unproven.remove(&rank);
+            return PeerProbe::Done;
+        };
+        if !self.may_answer(rank) {
+            unproven.remove(&rank);
+            self.mark_absent(rank, reason.message());
+            return PeerProbe::Done;
+        }
+        unproven.insert(rank);
+        PeerProbe::Retry(self.absence_limit.capped(PROBE_INTERVAL))
     }
 
     /// Proposes the members to the joined ranks, and commits if all of them accept. Returns `None`

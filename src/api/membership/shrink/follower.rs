@@ -1,8 +1,10 @@
 //! The follower's side of a membership round: a rank joins a lower rank (a candidate for the
 //! coordinator), and accepts its proposal.
 
-use super::attempt::{CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin};
-use super::messages::{MembershipProposal, ShrinkMessage};
+use super::attempt::{
+    CommittedProposal, DEATH_CHECK_INTERVAL, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin,
+};
+use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -76,12 +78,14 @@ impl ShrinkAttempt<'_> {
         let Some(mut link) = self.connect_to(candidate, join_limit) else {
             return ended(FollowOutcome::NotCoordinator);
         };
-        if link.send(&ShrinkMessage::Join.encode(), join_limit).is_err() {
+        self.record_node_deaths();
+        let mut reported = self.membership.dead_ranks();
+        if link.send(&ShrinkMessage::Join(reported.clone()).encode(), join_limit).is_err() {
             return ended(FollowOutcome::Reconnect);
         }
         let (mut message_limit, mut agreed) = (*join_limit, None::<MembershipProposal>);
         loop {
-            let message = match self.await_message(&mut link, &message_limit)? {
+            let message = match self.await_message(&mut link, &message_limit, &mut reported)? {
                 FollowerEvent::Message(message) => message,
                 FollowerEvent::Closed => return ended(FollowOutcome::Reconnect),
                 FollowerEvent::TimedOut => {
@@ -154,11 +158,13 @@ impl ShrinkAttempt<'_> {
     }
 
     /// Waits for the next message of the candidate. While it waits, sends wait notices to the ranks
-    /// that want to follow this rank.
+    /// that want to follow this rank. Also sends the candidate the deaths that this rank can prove,
+    /// unless they are in the list `reported`.
     fn await_message(
         &mut self,
         link: &mut SurvivorLink,
         limit: &Deadline,
+        reported: &mut Vec<Rank>,
     ) -> Result<FollowerEvent> {
         loop {
             match link.poll() {
@@ -169,7 +175,16 @@ impl ShrinkAttempt<'_> {
                 Ok(None) if limit.has_passed() => return Ok(FollowerEvent::TimedOut),
                 Ok(None) => {
                     let until = self.pending_followers.send_wait_notices(self.session, self.window);
-                    self.session.wait([&*link], &limit.capped(until))?;
+                    self.session.wait([&*link], &limit.capped(until.min(DEATH_CHECK_INTERVAL)))?;
+                    self.record_node_deaths();
+                    let dead = self.membership.dead_ranks();
+                    if dead != *reported {
+                        let message = ShrinkMessage::Deaths(dead.clone()).encode();
+                        if link.send(&message, &Deadline::after(SEND_TIMEOUT)).is_err() {
+                            return Ok(FollowerEvent::Closed);
+                        }
+                        *reported = dead;
+                    }
                 }
                 Err(_) => return Ok(FollowerEvent::Closed),
             }

@@ -11,6 +11,9 @@ pub(super) enum MembershipStatus {
     Expected,
     /// The group's failure names the rank as its culprit. The rank is not awaited and not admitted.
     Blamed,
+    /// This rank cannot connect to the rank now, for this reason, and nothing proves its death. The
+    /// coordinator tries again until the absence limit.
+    Unreachable(String),
     /// The rank is not awaited, for this reason. It may be alive, and may still join.
     Absent(String),
     /// The rank is proven dead.
@@ -48,13 +51,24 @@ impl MembershipView {
         self.statuses[rank] == MembershipStatus::Dead
     }
 
-    /// Sets the status of a rank if the rank is expected. `Dead` replaces any status. So if there
-    /// are several reasons, the first stays.
+    pub(super) fn is_unreachable(&self, rank: Rank) -> bool {
+        matches!(self.statuses[rank], MembershipStatus::Unreachable(_))
+    }
+
+    /// Sets the status of a rank if the rank is expected or cannot be reached. `Dead` replaces any
+    /// status. So if there are several reasons, the first stays.
     pub(super) fn record_status(&mut self, rank: Rank, status: MembershipStatus) {
         let known = &mut self.statuses[rank];
-        if *known == MembershipStatus::Expected || status == MembershipStatus::Dead {
+        let is_open =
+            matches!(known, MembershipStatus::Expected | MembershipStatus::Unreachable(_));
+        if is_open || status == MembershipStatus::Dead {
             *known = status;
         }
+    }
+
+    /// Returns the ranks that are proven dead, in ascending order.
+    pub(super) fn dead_ranks(&self) -> Vec<Rank> {
+        (0..self.statuses.len()).filter(|&rank| self.is_dead(rank)).collect()
     }
 
     /// Admits a rank that asks to join, even if it was recorded as absent. Returns false for a
@@ -88,7 +102,9 @@ impl MembershipView {
     pub(super) fn absent_ranks(&self, members: &[Rank]) -> Vec<(Rank, &str)> {
         let absentees = self.statuses.iter().enumerate().filter_map(|(rank, status)| {
             let reason = match status {
-                MembershipStatus::Absent(reason) => reason.as_str(),
+                MembershipStatus::Absent(reason) | MembershipStatus::Unreachable(reason) => {
+                    reason.as_str()
+                }
                 MembershipStatus::Expected => "it has not joined",
                 MembershipStatus::Blamed => "it caused the failure of the group",
                 MembershipStatus::Dead => return None,
@@ -141,6 +157,12 @@ mod tests {
         view.record_status(0, MembershipStatus::Absent("later".to_owned()));
         assert_eq!(view.absent_ranks(&[2]), [(0, "late")]);
         assert!(view.admit(0) && view.is_expected(0) && !view.admit(1));
+        let refused = || MembershipStatus::Unreachable("connection refused".to_owned());
+        view.record_status(0, refused());
+        assert!(!view.is_expected(0) && !view.is_dead(0));
+        view.record_status(0, MembershipStatus::Absent("later".to_owned()));
+        view.record_status(0, refused());
+        assert_eq!((view.absent_ranks(&[2]), view.dead_ranks()), (vec![(0, "later")], vec![1]));
         let late = Error::new(ErrorKind::Timeout, "rank 1 is late").with_culprit(1);
         assert!(MembershipView::new(3, &late).is_expected(1));
     }

@@ -42,8 +42,11 @@ pub(super) struct MembershipProposal {
 /// A message between two ranks during shrink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ShrinkMessage {
-    /// The sender wants to follow the recipient.
-    Join,
+    /// The sender wants to follow the recipient. The list has the ranks whose death the sender can
+    /// prove, in ascending order.
+    Join(Vec<Rank>),
+    /// The sender, which has joined, can now prove the death of these ranks, in ascending order.
+    Deaths(Vec<Rank>),
     /// The sender coordinates and has admitted the recipient.
     Welcome,
     /// Wait notice: the sender is alive and follows another rank. The sender may become the
@@ -71,7 +74,8 @@ impl ShrinkMessage {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = WireWriter(Vec::new());
         match self {
-            Self::Join => out.byte(0),
+            Self::Join(dead) => write_ranks(out.byte(0), dead),
+            Self::Deaths(dead) => write_ranks(out.byte(11), dead),
             Self::Welcome => out.byte(1),
             Self::Propose(proposal) => write_proposal(out.byte(2), proposal),
             Self::Accept(id) => out.byte(3).nonce(*id),
@@ -89,7 +93,8 @@ impl ShrinkMessage {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = WireReader(bytes);
         let message = match input.byte()? {
-            0 => Self::Join,
+            0 => Self::Join(read_ranks(&mut input)?),
+            11 => Self::Deaths(read_ranks(&mut input)?),
             1 => Self::Welcome,
             2 => Self::Propose(read_proposal(&mut input)?),
             3 => Self::Accept(input.nonce()?),
@@ -110,15 +115,23 @@ fn write_proposal<'a>(
 ) -> &'a mut WireWriter {
     let MembershipProposal { id, epoch, members } = proposal;
     let out = out.nonce(*id).len(usize::try_from(*epoch).unwrap_or(usize::MAX));
-    members.iter().fold(out.len(members.len()), |out, &rank| out.len(rank))
+    write_ranks(out, members)
+}
+
+fn write_ranks<'a>(out: &'a mut WireWriter, ranks: &[Rank]) -> &'a mut WireWriter {
+    ranks.iter().fold(out.len(ranks.len()), |out, &rank| out.len(rank))
+}
+
+/// Reads a list of ranks in ascending order.
+fn read_ranks(input: &mut WireReader<'_>) -> Option<Vec<Rank>> {
+    let count = input.len()?;
+    let ranks: Vec<Rank> = (0..count).map(|_| input.len()).collect::<Option<_>>()?;
+    ranks.windows(2).all(|pair| pair[0] < pair[1]).then_some(ranks)
 }
 
 fn read_proposal(input: &mut WireReader<'_>) -> Option<MembershipProposal> {
     let (id, epoch) = (input.nonce()?, u32::try_from(input.len()?).ok()?);
-    let count = input.len()?;
-    let members: Vec<Rank> = (0..count).map(|_| input.len()).collect::<Option<_>>()?;
-    let in_order = members.windows(2).all(|pair| pair[0] < pair[1]);
-    in_order.then_some(MembershipProposal { id, epoch, members })
+    Some(MembershipProposal { id, epoch, members: read_ranks(input)? })
 }
 
 #[cfg(test)]
@@ -134,7 +147,9 @@ mod tests {
         let reason = Error::new(ErrorKind::PeerFailed, "it is late");
         let (phase, list) = ("card".to_owned(), vec![vec![], vec![1, 2]]);
         for message in [
-            ShrinkMessage::Join,
+            ShrinkMessage::Join(vec![]),
+            ShrinkMessage::Join(vec![0, 7]),
+            ShrinkMessage::Deaths(vec![2]),
             ShrinkMessage::Welcome,
             ShrinkMessage::Wait,
             ShrinkMessage::Propose(proposal.clone()),

@@ -152,6 +152,7 @@ fn members() -> Vec<TcpMember> {
             rails: 1,
             lanes: LANES,
             ciphers: CipherSet::of_this_processor(),
+            death_hash: None,
             reason,
         };
         let name = PeerName::new(rank, 1, "".into());

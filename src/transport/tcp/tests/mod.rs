@@ -54,6 +54,7 @@ fn listen_on_loopback(ip: &str, lanes: u8) -> TcpListening {
             rails: 1,
             lanes,
             ciphers: CipherSet::of_this_processor(),
+            death_hash: None,
             reason,
         },
     )
