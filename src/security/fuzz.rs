@@ -33,6 +33,7 @@ pub fn handshake(input: &[u8]) {
         secret: &secrets[secret],
         prologue: prologues[prologue],
         cipher: suites[suite],
+        encrypts: mode & 0x10 != 0,
     };
     let (own, peer) = (terms(0, 0, suite), terms(other_secret, other_prologue, other_suite));
     let is_same = other_secret == 0 && other_prologue == 0 && suites[suite] == suites[other_suite];
@@ -58,7 +59,8 @@ fn run_exchange(
     let is_changed = attacker.change(2, &mut confirmation);
     let outcome = responder.finish(&confirmation);
     assert_eq!(outcome.is_ok(), !is_changed, "the verdict on the confirmation is wrong");
-    let Ok(mut acceptance) = outcome else { return };
+    let Ok((mut acceptance, keys)) = outcome else { return };
+    assert_eq!(keys.is_some(), own.encrypts, "the responder has no keys, or keys without need");
     let is_changed = attacker.change(3, &mut acceptance);
     let outcome = confirmed.check_acceptance(&acceptance);
     assert_eq!(outcome.is_ok(), !is_changed, "the verdict on the acceptance is wrong");

@@ -6,7 +6,7 @@ use super::hello::{
     ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConfirmationTag, ConnectionPurpose, Hello,
     HelloRefusal, WELCOME, parse_answer, parse_end,
 };
-use super::link_proof::{ConfirmedProof, ConnectProof};
+use super::link_proof::{ConfirmedProof, ConnectProof, encrypt};
 use crate::sys::poll::Interest;
 use crate::sys::socket;
 use crate::sys::stream::{SocketStream, is_transient};
@@ -152,7 +152,8 @@ impl CurrentConnect {
                         self.proof = ProofProgress::Confirmed(proof);
                         return Ok(false);
                     };
-                    proof.check_acceptance(tag)?;
+                    let keys = proof.check_acceptance(tag)?;
+                    encrypt(&self.stream, keys.as_ref());
                     return Ok(true);
                 }
             }

@@ -7,9 +7,9 @@
 
 use super::control::{ControlConnection, ControlHandler};
 use super::control_frame::ControlFrame;
-use super::hello::{CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal};
+use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
 use super::incoming_connection::ConnectionAcceptor;
-use super::link_proof::LinkTerms;
+use super::link_proof::{LinkAcceptance, LinkTerms};
 use super::members::ExpectedPeers;
 use super::mesh::{OutgoingStream, TcpMeshShared};
 use super::peer_connect::PeerConnectHandler;
@@ -49,11 +49,11 @@ impl ConnectionAcceptor for TcpMeshShared {
         &self,
         hello: &Hello,
         stream: Arc<SocketStream>,
-        acceptance: &[u8; CONFIRM_BYTES],
+        acceptance: &LinkAcceptance,
     ) {
         let ConnectionPurpose::Stream(channel) = hello.purpose else {
             // Send the acceptance before the first control frame.
-            drop(stream.send(acceptance));
+            acceptance.send(&stream);
             return self.add_control_connection(hello.from, stream);
         };
         let slot = self.stream_pair(hello.from, channel);
@@ -76,7 +76,7 @@ impl ConnectionAcceptor for TcpMeshShared {
         *incoming = Some(Arc::clone(&stream));
         // Send the acceptance under the lock, so that another thread cannot close the stream before
         // these bytes.
-        drop(stream.send(acceptance));
+        acceptance.send(&stream);
         drop(incoming);
         let watch = |()| self.watch_stream(hello.from, channel, StreamDirection::In, &stream);
         if let Err(cause) = reset_armed.and_then(watch) {

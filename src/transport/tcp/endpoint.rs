@@ -31,6 +31,11 @@ use std::time::Duration;
 /// died, the peer's node reports the death within this time.
 const REFUSED_RETRY_TIME: Duration = Duration::from_millis(500);
 
+/// The time for which a rank that leaves waits in total until the buffers of its sockets have room
+/// for the records by which its encrypted streams end in order. If the time passes, the peers get
+/// all data, and learn of the departure from the control connections only.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// This process's end of all streams of a group.
 #[derive(Debug)]
 pub struct TcpMesh {
@@ -191,6 +196,7 @@ impl Endpoint for TcpMesh {
                 WaitCondition::OnEvent => {}
                 WaitCondition::OnStream(stream) => {
                     let write = interest.direction == StreamDirection::Out;
+                    may_sleep &= write || !stream.has_buffered_input();
                     set.push(stream.as_fd(), Interest { read: !write, write });
                     streams.push(stream);
                 }
@@ -271,11 +277,16 @@ impl Drop for TcpMesh {
         }
         shared.close_control_connections();
         let failure = shared.domain.failure();
+        // The peers of a failed group do not wait for orderly ends.
+        let limit = Deadline::after(if failure.is_some() { Duration::ZERO } else { END_TIMEOUT });
         for slot in &shared.stream_pairs {
             let out = std::mem::take(&mut *lock(&slot.outgoing));
             match &out {
                 OutgoingStream::Connecting(connector) => connector.cancel(),
-                OutgoingStream::Open(stream) => stream.close_gracefully(),
+                OutgoingStream::Open(stream) => {
+                    io::send_end(stream, &limit);
+                    stream.close_gracefully();
+                }
                 OutgoingStream::Unused | OutgoingStream::Failed(_) => {}
             }
             if let Some(stream) = lock(&slot.incoming).take() {

@@ -7,7 +7,8 @@
 //!
 //! * An end of file means that the peer has left in order. A rank that leaves in order sends a FIN
 //!   on each connection after its last bytes.
-//! * Every other end means that the peer has died. A rank that dies must not send a FIN. Therefore
+//! * Every other end means that the peer has died. With `DIST_SECURITY=encrypt` this includes a FIN
+//!   without the sealed record of an orderly end ([`SocketStream::check_end`]). A rank that dies must not send a FIN. Therefore
 //!   the mesh sets every connection to be *reset* when it is closed
 //!   ([`SocketStream::set_reset_on_close`]), also when the system closes it because the process has
 //!   died. Only an orderly departure undoes this setting.
@@ -27,7 +28,7 @@ use super::members::TcpMember;
 use super::message_streams::MessageStreams;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
@@ -322,7 +323,7 @@ impl TcpMeshShared {
     fn classify_stream_end(&self, peer: Rank, stream: &SocketStream) -> Result<()> {
         // This call fails only if the poller does not watch the stream, which does not matter.
         drop(self.end_poller.remove(stream.as_fd()));
-        match stream.take_error() {
+        match stream.take_error().or_else(|| stream.check_end().err()) {
             Some(cause) => self.classify_error(peer, cause).map(drop),
             None => {
                 self.mark_left(peer);
@@ -336,7 +337,7 @@ impl TcpMeshShared {
     /// of the stream.
     ///
     /// # Errors
-    /// `System` for a failure of this rank.
+    /// `Auth` if a third party changes the stream; `System` for a failure of this rank.
     pub(super) fn classify_error(&self, peer: Rank, cause: std::io::Error) -> Result<bool> {
         if is_transient(&cause) {
             return Ok(false);
@@ -350,6 +351,11 @@ impl TcpMeshShared {
             | Io::TimedOut
             | Io::HostUnreachable
             | Io::NetworkUnreachable => self.mark_died(peer, &cause.to_string()),
+            // An encrypted stream carried bytes that the peer did not send.
+            Io::InvalidData => {
+                let message = format!("the connection to {}: {cause}", self.name(peer));
+                return Err(Error::new(ErrorKind::Auth, message).with_culprit(peer));
+            }
             _ => {
                 let what = format_args!("transfer on the connection to {}", self.name(peer));
                 return Err(Error::system(what, cause));

@@ -3,7 +3,7 @@
 
 use super::super::handshake::{
     ANSWER_BYTES, AuthFailure, AuthProgress, AuthRefusal, CHALLENGE_BYTES, ClientHandshake,
-    PROOF_BYTES, ServerHandshake, ServerReply,
+    PROOF_BYTES, ServerHandshake, ServerReply, StoreSecurity,
 };
 use super::{HELLO, hex_bytes};
 use crate::base::ErrorKind;
@@ -22,17 +22,21 @@ fn other_secret() -> Secret {
 }
 
 fn server() -> ServerHandshake {
-    ServerHandshake::new(Some(&secret()), CipherSet::of_this_processor())
+    server_with(Some(secret()), false, CipherSet::of_this_processor())
+}
+
+fn server_with(secret: Option<Secret>, encrypts: bool, ciphers: CipherSet) -> ServerHandshake {
+    ServerHandshake::new(&StoreSecurity { secret, encrypts }, ciphers)
 }
 
 fn server_without_secret() -> ServerHandshake {
-    ServerHandshake::new(None, CipherSet::of_this_processor())
+    server_with(None, false, CipherSet::of_this_processor())
 }
 
 /// Starts the handshake of a client with this secret.
 fn begin(secret: &Secret) -> (ClientHandshake, [u8; CHALLENGE_BYTES]) {
     let ciphers = CipherSet::of_this_processor();
-    ClientHandshake::begin(secret, ciphers, ciphers).unwrap()
+    ClientHandshake::begin(secret, ciphers, ciphers, false).unwrap()
 }
 
 type AuthResult = Result<AuthProgress, AuthRefusal>;
@@ -78,7 +82,10 @@ fn process_answer(
 ) -> Result<[u8; PROOF_BYTES], AuthFailure> {
     let (word, rest) = answer.split_first_chunk().unwrap();
     assert_eq!(ClientHandshake::check_server_word(*word)?, ServerReply::Answer);
-    client.finish(rest.try_into().unwrap())
+    client.finish(rest.try_into().unwrap()).map(|(proof, keys)| {
+        assert!(keys.is_none());
+        proof
+    })
 }
 
 /// Returns a copy with one bit inverted.
@@ -116,13 +123,13 @@ proptest! {
 #[test]
 fn client_uses_the_suite_that_the_server_supports() {
     let (all, few) = (CipherSet::of_this_processor(), CipherSet::EVERY_PROCESSOR);
-    let mut server = ServerHandshake::new(Some(&secret()), few);
+    let mut server = server_with(Some(secret()), false, few);
     let (mut client, mut challenge) = begin(&secret());
     if all != few {
         let (outcome, output) = feed(&mut server, &challenge);
         assert_eq!((outcome, &output[..]), (Ok(AuthProgress::Incomplete), &b"CHAC"[..]));
         assert_eq!(ClientHandshake::check_server_word(*b"CHAC"), Ok(ServerReply::OtherSuite));
-        (client, challenge) = ClientHandshake::begin(&secret(), all, few).unwrap();
+        (client, challenge) = ClientHandshake::begin(&secret(), all, few, false).unwrap();
     }
     let (_, answer) = feed(&mut server, &challenge);
     let proof = process_answer(client, &answer).unwrap();
@@ -135,7 +142,7 @@ fn forced_change_of_the_suite_is_refused() {
     if all == few {
         return;
     }
-    let (_, challenge) = ClientHandshake::begin(&secret(), all, few).unwrap();
+    let (_, challenge) = ClientHandshake::begin(&secret(), all, few, false).unwrap();
     let denied = (Err(AuthRefusal::WrongProof), b"DENY".to_vec());
     assert_eq!(feed(&mut server(), &challenge), denied);
     // An attacker that hides the better suite changes the prologue.
@@ -143,7 +150,7 @@ fn forced_change_of_the_suite_is_refused() {
     hidden[1] = few.number();
     assert_eq!(feed(&mut server(), &hidden), denied);
     // A server requests another suite only once.
-    let mut server = ServerHandshake::new(Some(&secret()), few);
+    let mut server = server_with(Some(secret()), false, few);
     let (_, challenge) = begin(&secret());
     assert_eq!(feed(&mut server, &challenge).1, b"CHAC");
     assert_eq!(feed(&mut server, &challenge), denied);

@@ -281,7 +281,7 @@ fn overloaded_acceptor_is_tried_again() {
         let mut confirmation = [0; CONFIRM_BYTES];
         stream.read_exact(&mut confirmation).unwrap();
         let acceptance = accepting.finish(confirmation[1..].try_into().unwrap()).unwrap();
-        stream.write_all(&[&b"T"[..], &acceptance].concat()).unwrap();
+        stream.write_all(acceptance.message()).unwrap();
         let mut data = [0; 4];
         stream.read_exact(&mut data).unwrap();
         assert_eq!(&data, b"data");
