@@ -91,7 +91,9 @@ pub trait Endpoint: Send + Sync {
     fn wait_policy(&self) -> WaitPolicy;
 
     /// Writes the parts, one after another, to a stream, until all are written or the stream
-    /// accepts no more bytes. Never blocks. Returns the number of bytes written.
+    /// accepts no more bytes. Never blocks. Returns the number of bytes written. After a partial
+    /// write, the caller must write the next bytes later: an encrypted stream may deliver up to 64
+    /// KiB of the written bytes only with the bytes that follow.
     ///
     /// # Errors
     /// `PeerFailed`; `Connection` if the peer cannot be reached.

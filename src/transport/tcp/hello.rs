@@ -139,12 +139,14 @@ impl HelloRefusal {
         Self::ALL.into_iter().find(|&it| it as u8 == number).unwrap_or(Self::UnknownProtocol)
     }
 
+    /// Returns true if the two sides have different security settings.
+    pub(super) fn concerns_setting(self) -> bool {
+        matches!(self, Self::RequiresAuth | Self::RequiresNone | Self::RequiresEncrypt)
+    }
+
     /// Returns true if the two sides have different secrets or security settings.
     pub(super) fn concerns_security(self) -> bool {
-        matches!(
-            self,
-            Self::RequiresAuth | Self::RequiresNone | Self::RequiresEncrypt | Self::WrongProof
-        )
+        self.concerns_setting() || self == Self::WrongProof
     }
 
     /// Returns true if the same acceptor would refuse another attempt, too.

@@ -7,6 +7,7 @@ use super::super::handshake::{
 };
 use super::{HELLO, hex_bytes};
 use crate::base::ErrorKind;
+use crate::security::connection_keys::ConnectionKeys;
 use crate::security::{CipherSet, Secret};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -227,7 +228,7 @@ fn server_answer_is_not_accepted_from_a_client() {
     assert_eq!(feed(&mut server, &mirrored).0, Err(AuthRefusal::WrongProof));
     // A client gets its own challenge back.
     let (client, challenge) = begin(&secret());
-    let mirrored = [&b"KNOW"[..], &challenge[3..]].concat();
+    let mirrored = [&b"KNOW"[..], &challenge[4..]].concat();
     assert_eq!(process_answer(client, &mirrored), Err(AuthFailure::SecretMismatch));
 }
 
@@ -295,4 +296,70 @@ fn errors_give_a_remedy_and_hide_the_secret() {
     for text in [format!("{server:?}"), format!("{client:?}")] {
         assert!(!text.contains("horse") && !text.contains("psk"), "{text}");
     }
+}
+
+/// Runs a handshake whose sides may require encryption. Returns the replies of the server before
+/// its answer, and the keys of both sides.
+fn exchange(
+    server_encrypts: bool,
+    client_encrypts: bool,
+) -> (Vec<Vec<u8>>, [Option<ConnectionKeys>; 2]) {
+    let ciphers = CipherSet::of_this_processor();
+    let mut server = server_with(Some(secret()), server_encrypts, ciphers);
+    let (mut words, mut encrypts) = (Vec::new(), client_encrypts);
+    loop {
+        let (client, challenge) =
+            ClientHandshake::begin(&secret(), ciphers, ciphers, encrypts).unwrap();
+        let (_, answer) = feed(&mut server, &challenge);
+        let (word, rest) = answer.split_first_chunk().unwrap();
+        match ClientHandshake::check_server_word(*word).unwrap() {
+            ServerReply::Answer => {
+                let (proof, keys) = client.finish(rest.try_into().unwrap()).unwrap();
+                assert_eq!(feed(&mut server, &proof).0, Ok(AuthProgress::Complete));
+                return (words, [keys, server.take_keys()]);
+            }
+            _ => words.push(answer),
+        }
+        encrypts = true;
+    }
+}
+
+#[test]
+fn connection_is_encrypted_if_one_side_requires_it() {
+    for (server, client) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (words, keys) = exchange(server, client);
+        let expected = if server && !client { vec![b"CRYP".to_vec()] } else { Vec::new() };
+        assert_eq!(words, expected);
+        let [client_keys, server_keys] = keys;
+        assert_eq!(client_keys.is_some(), server || client);
+        assert_eq!(server_keys.is_some(), server || client);
+        let (Some(client_keys), Some(server_keys)) = (client_keys, server_keys) else { continue };
+        let (near, far) = (client_keys.record_ciphers(), server_keys.record_ciphers());
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let mut text = *b"text";
+            let tag = from.sealing.seal(1, b"header", &mut text);
+            assert_ne!(&text, b"text");
+            assert_eq!(to.opening.open(1, b"header", &mut text, &tag), Ok(()));
+            assert_eq!(&text, b"text");
+        }
+    }
+}
+
+#[test]
+fn encryption_cannot_be_removed_from_a_challenge() {
+    let ciphers = CipherSet::of_this_processor();
+    let begin = |encrypts| ClientHandshake::begin(&secret(), ciphers, ciphers, encrypts).unwrap();
+    let denied = (Err(AuthRefusal::WrongProof), b"DENY".to_vec());
+    for flag in [0, 2, 0xff] {
+        let (_, mut challenge) = begin(true);
+        challenge[3] = flag;
+        assert_eq!(feed(&mut server(), &challenge), denied);
+    }
+    let (_, mut challenge) = begin(false);
+    challenge[3] = 1;
+    assert_eq!(feed(&mut server(), &challenge), denied);
+    // A server that requires encryption requests it once, and then refuses.
+    let mut server = server_with(Some(secret()), true, ciphers);
+    assert_eq!(feed(&mut server, &begin(false).1).1, b"CRYP");
+    assert_eq!(feed(&mut server, &begin(false).1), denied);
 }
