@@ -150,6 +150,10 @@ impl ControlHandler for TcpMeshShared {
     fn on_lost(&self, leader: Rank, reason: &str) {
         self.fail_all_nodes(&self.died_error(leader, reason));
     }
+
+    fn on_tampered(&self, leader: Rank, cause: &std::io::Error) {
+        self.fail_all_nodes(&self.tampered_error(leader, cause));
+    }
 }
 
 impl TcpMeshShared {

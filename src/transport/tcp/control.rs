@@ -42,6 +42,17 @@ pub(super) trait ControlHandler: Send + Sync + Debug {
     /// Handles the end of the connection to `leader` without a goodbye, or a malformed frame from
     /// that leader.
     fn on_lost(&self, leader: Rank, reason: &str);
+
+    /// Handles bytes on an encrypted connection to `leader` that this leader did not send.
+    fn on_tampered(&self, leader: Rank, cause: &std::io::Error);
+}
+
+/// The reason why no further frame arrives on a connection.
+enum ControlLoss {
+    /// The connection ended, or carried a malformed frame.
+    Ended(String),
+    /// A third party changes the connection.
+    Tampered(std::io::Error),
 }
 
 /// The control connection to the leader of another node.
@@ -176,21 +187,28 @@ impl ControlConnection {
     /// Reads and handles all frames that have arrived. Returns `Done` after a goodbye.
     ///
     /// # Errors
-    /// The reason why no further frame arrives, as text.
-    fn read_frames(&self, handler: &dyn ControlHandler) -> Result<WatchAction, String> {
+    /// The reason why no further frame arrives.
+    fn read_frames(&self, handler: &dyn ControlHandler) -> Result<WatchAction, ControlLoss> {
         let mut chunk = [0; MAX_BYTES];
         loop {
             match self.stream.receive(&mut chunk) {
-                Ok(0) => return Err("its connection ended without a goodbye message".to_owned()),
+                Ok(0) => {
+                    let reason = "its connection ended without a goodbye message".to_owned();
+                    return Err(ControlLoss::Ended(reason));
+                }
                 Ok(got) => {
                     self.receive_count.fetch_add(1, Ordering::Release);
-                    if self.handle_frames(handler, &chunk[..got])? == WatchAction::Done {
+                    let handled = self.handle_frames(handler, &chunk[..got]);
+                    if handled.map_err(ControlLoss::Ended)? == WatchAction::Done {
                         return Ok(WatchAction::Done);
                     }
                 }
                 Err(cause) if cause.kind() == Io::Interrupted => {}
                 Err(cause) if is_transient(&cause) => return Ok(WatchAction::Keep),
-                Err(cause) => return Err(cause.to_string()),
+                Err(cause) if cause.kind() == Io::InvalidData => {
+                    return Err(ControlLoss::Tampered(cause));
+                }
+                Err(cause) => return Err(ControlLoss::Ended(cause.to_string())),
             }
         }
     }
@@ -230,9 +248,12 @@ impl DescriptorHandler for ControlConnection {
                 self.is_finished.store(true, Ordering::Release);
                 WatchAction::Done
             }
-            Err(reason) => {
+            Err(loss) => {
                 self.is_finished.store(true, Ordering::Release);
-                handler.on_lost(self.leader, &reason);
+                match loss {
+                    ControlLoss::Ended(reason) => handler.on_lost(self.leader, &reason),
+                    ControlLoss::Tampered(cause) => handler.on_tampered(self.leader, &cause),
+                }
                 WatchAction::Done
             }
         }

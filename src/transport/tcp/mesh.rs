@@ -332,6 +332,12 @@ impl TcpMeshShared {
         }
     }
 
+    /// Returns the error for an encrypted connection that a third party changes.
+    pub(super) fn tampered_error(&self, peer: Rank, cause: &std::io::Error) -> Error {
+        let message = format!("the connection to {}: {cause}", self.name(peer));
+        Error::new(ErrorKind::Auth, message).with_culprit(peer)
+    }
+
     /// Classifies the error of a transfer with a peer. If the peer has left or died, records this
     /// and returns true. Returns false if the error is transient. The caller has locked the entry
     /// of the stream.
@@ -352,10 +358,7 @@ impl TcpMeshShared {
             | Io::HostUnreachable
             | Io::NetworkUnreachable => self.mark_died(peer, &cause.to_string()),
             // An encrypted stream carried bytes that the peer did not send.
-            Io::InvalidData => {
-                let message = format!("the connection to {}: {cause}", self.name(peer));
-                return Err(Error::new(ErrorKind::Auth, message).with_culprit(peer));
-            }
+            Io::InvalidData => return Err(self.tampered_error(peer, &cause)),
             _ => {
                 let what = format_args!("transfer on the connection to {}", self.name(peer));
                 return Err(Error::system(what, cause));
