@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::error::ErrorKind;
+use crate::security::handshake::{HandshakeInitiator, HandshakeResponder, HandshakeTerms};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
@@ -205,4 +206,70 @@ fn different_settings_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
         assert!(error.message().contains(word), "{error}");
     }
+}
+
+/// Returns the time of the cipher alone for one message: sealing and opening, in records.
+fn cipher_time(bytes: usize) -> Duration {
+    const RECORD: usize = 64 << 10;
+    let secret = Secret::from_bytes(b"of a measurement").unwrap();
+    let own = CipherSet::of_this_processor();
+    let cipher = own.best_common(own);
+    let terms = HandshakeTerms { secret: &secret, cipher, prologue: b"", encrypts: true };
+    let (initiator, message) = HandshakeInitiator::begin(terms).unwrap();
+    let (responder, answer) = HandshakeResponder::answer(terms, &message).unwrap();
+    let (initiator, confirmation) = initiator.finish(&answer).unwrap();
+    let (_, keys) = responder.finish(&confirmation).unwrap();
+    let (near, far) = (initiator.into_keys().unwrap().record_ciphers(), keys.unwrap());
+    let far = far.record_ciphers();
+    let mut text = vec![7; RECORD];
+    let began = Instant::now();
+    for number in 1..=(bytes / RECORD) as u64 {
+        let tag = near.sealing.seal(number, b"head", &mut text);
+        far.opening.open(number, b"head", &mut text, &tag).unwrap();
+    }
+    began.elapsed()
+}
+
+/// Measures messages of several lengths in one direction over TCP, plain and encrypted in turns:
+/// `cargo test --release --lib one_way_time -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn one_way_time() {
+    let two = || vec![listen_on_loopback("127.0.0.1", 1), listen_on_loopback("127.0.0.1", 1)];
+    let groups =
+        [authenticated(), encrypted()].map(|security| secured_meshes(two(), &[0, 0], &security));
+    for (bytes, rounds) in [(4, 2000), (4 << 10, 2000), (64 << 10, 500), (4 << 20, 60)] {
+        let mut times = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..rounds {
+            for (meshes, times) in groups.iter().zip(&mut times) {
+                times.push(one_way(meshes, bytes));
+            }
+            times[2].push(cipher_time(bytes));
+        }
+        let [plain, sealed, cipher] = times.map(|mut times| {
+            times.sort_unstable();
+            times[times.len() / 2].as_secs_f64() * 1e6
+        });
+        let ratio = (sealed - plain) / cipher;
+        println!(
+            "{bytes} bytes: plain {plain:.1} us, encrypted {sealed:.1} us, cipher {cipher:.1} us, \
+             difference / cipher {ratio:.2}"
+        );
+    }
+}
+
+/// Returns the time of a message from rank 0 to rank 1. The receiver waits for it already.
+fn one_way(meshes: &[TcpMesh], bytes: usize) -> Duration {
+    let (message, mut received) = (vec![7; bytes], vec![0; bytes]);
+    let began = Mutex::new(Instant::now());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            send_all(&meshes[0], 1, STREAM, b"ready").unwrap();
+            *began.lock().unwrap() = Instant::now();
+            send_all(&meshes[0], 1, STREAM, &message).unwrap();
+        });
+        receive_all(&meshes[1], 0, STREAM, &mut [0; 5]).unwrap();
+        receive_all(&meshes[1], 0, STREAM, &mut received).unwrap();
+        began.lock().unwrap().elapsed()
+    })
 }
