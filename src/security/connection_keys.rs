@@ -115,7 +115,8 @@ impl RecordCipher for AesGcmRecords {
     }
 }
 
-/// ChaCha20-Poly1305 of RustCrypto. The nonce has 4 zero bytes and the number in little-endian order.
+/// ChaCha20-Poly1305 of RustCrypto. The nonce has 4 zero bytes and the number in little-endian
+/// order.
 struct ChaChaPolyRecords(ChaCha20Poly1305);
 
 impl ChaChaPolyRecords {

@@ -17,8 +17,8 @@
 //! for which purpose. If the sides have different prologues, secrets or cipher suites, the first
 //! check fails.
 //!
-//! If the terms request it, each side also gets the [`ConnectionKeys`], by which it encrypts the bytes
-//! after the handshake.
+//! If the terms request it, each side also gets the [`ConnectionKeys`], by which it encrypts the
+//! bytes after the handshake.
 //!
 //! The functions convert bytes to bytes: they do no input or output, and do not wait.
 

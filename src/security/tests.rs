@@ -1,11 +1,11 @@
 //! Tests of the handshake: the published test vectors, an independent implementation as the other
 //! side, and messages that an attacker changes, repeats, returns or exchanges.
 
+use super::connection_keys::record_cipher;
 use super::handshake::{
     CONFIRMATION_BYTES, HandshakeInitiator, HandshakeResponder, HandshakeTerms, MESSAGE_BYTES,
     WrongProof,
 };
-use super::connection_keys::record_cipher;
 use super::resolver::{KernelRandomResolver, resolver};
 use super::{CipherSet, CipherSuite, Secret, fuzz};
 use crate::base::fuzz::replay_corpus;
@@ -414,9 +414,9 @@ fn record_layer_time() {
     use crate::base::buffer::Dst;
     use crate::sys::record_layer::{RecordOpener, RecordSealer};
     const TOTAL: usize = 64 << 20;
-    for (suite, len) in suites().flat_map(|suite| {
-        [4, 1 << 10, 16 << 10, 64 << 10].map(|len| (suite, len))
-    }) {
+    for (suite, len) in
+        suites().flat_map(|suite| [4, 1 << 10, 16 << 10, 64 << 10].map(|len| (suite, len)))
+    {
         let rounds = (TOTAL / len).min(200_000);
         let (source, mut into) = (vec![7; len], vec![0; len]);
         let mut best = [f64::MAX; 2];
@@ -448,7 +448,10 @@ fn record_layer_time() {
         let rate = |seconds: f64| (rounds * len) as f64 / seconds / 1e9;
         println!(
             "{suite:?}, {len} bytes: cipher {:.2} GB/s, records {:.2} GB/s, share {:.2}, {:.0} ns",
-            rate(best[0]), rate(best[1]), best[0] / best[1], best[1] / rounds as f64 * 1e9
+            rate(best[0]),
+            rate(best[1]),
+            best[0] / best[1],
+            best[1] / rounds as f64 * 1e9
         );
     }
 }

@@ -1,10 +1,11 @@
 //! [`EncryptedStream`]: moves the bytes of a socket through the record layer. The callers of
 //! [`SocketStream`](super::stream::SocketStream) see plain bytes.
 //!
-//! **Sends.** A record is sealed before the socket has taken it, and a sealed record cannot be taken
-//! back. If the socket takes only a part, the rest stays here until the next send. A send then
-//! returns the number of all sealed bytes except the last one. So the caller knows that the send is
-//! not complete, and calls again with the remaining bytes, of which the first is already sealed.
+//! **Sends.** A record is sealed before the socket has taken it, and a sealed record cannot be
+//! taken back. If the socket takes only a part, the rest stays here until the next send. A send
+//! then returns the number of all sealed bytes except the last one. So the caller knows that the
+//! send is not complete, and calls again with the remaining bytes, of which the first is already
+//! sealed.
 //!
 //! **Receives.** The socket does not become readable for bytes that were received and not taken
 //! yet. Before a caller waits for a socket, it must ask [`EncryptedStream::has_input`].
@@ -91,8 +92,8 @@ impl EncryptedStream {
     /// `write` sends bytes on the socket.
     ///
     /// # Errors
-    /// The error of `write`, including `WouldBlock`. `InvalidInput` if the caller does not repeat the
-    /// bytes of a partial send.
+    /// The error of `write`, including `WouldBlock`. `InvalidInput` if the caller does not repeat
+    /// the bytes of a partial send.
     pub(super) fn send(
         &self,
         parts: &[Src<'_>],
@@ -141,7 +142,10 @@ impl EncryptedStream {
     ///
     /// # Errors
     /// The error of `write`, but not a transient one.
-    pub(super) fn send_end(&self, write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
+    pub(super) fn send_end(
+        &self,
+        write: impl FnMut(&[u8]) -> io::Result<usize>,
+    ) -> io::Result<bool> {
         let mut sending = lock(&self.sending);
         sending.sealer.seal_end().map_err(io::Error::from)?;
         match sending.write_sealed(write) {
@@ -197,9 +201,12 @@ impl EncryptedStream {
         opener.is_empty() && opener.state() == OpenerState::Open
     }
 
-    /// Classifies the end of a connection that the socket reports as ended. Reads at most one record,
-    /// which a later receive returns.
-    pub(super) fn classify_end(&self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> StreamEnd {
+    /// Classifies the end of a connection that the socket reports as ended. Reads at most one
+    /// record, which a later receive returns.
+    pub(super) fn classify_end(
+        &self,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+    ) -> StreamEnd {
         let mut opener = lock(&self.receiving);
         loop {
             let has_text = opener.open_next();

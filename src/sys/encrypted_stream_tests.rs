@@ -1,10 +1,10 @@
 //! Tests of encrypted streams over real sockets, and over a socket whose writes and reads the test
 //! cuts at any byte.
 
-use super::super::record_layer::tests::ToyCipher;
-use super::super::stream::SocketStream;
-use super::super::{socket, unix};
 use super::*;
+use crate::sys::record_layer::tests::ToyCipher;
+use crate::sys::stream::SocketStream;
+use crate::sys::{socket, unix};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};

@@ -1,5 +1,5 @@
-//! Tests of the record layer, with a cipher that is not secret but depends on each bit of its input.
-//! `security/tests.rs` repeats the essential ones with the real ciphers.
+//! Tests of the record layer, with a cipher that is not secret but depends on each bit of its
+//! input. `security/tests.rs` repeats the essential ones with the real ciphers.
 
 use super::*;
 use proptest::collection::vec;

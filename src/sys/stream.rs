@@ -121,11 +121,7 @@ impl SocketStream {
         Ok(sent)
     }
 
-    fn send_encrypted(
-        &self,
-        encryption: &EncryptedStream,
-        parts: &[Src<'_>],
-    ) -> io::Result<usize> {
+    fn send_encrypted(&self, encryption: &EncryptedStream, parts: &[Src<'_>]) -> io::Result<usize> {
         encryption.send(parts, |bytes| self.send_raw(bytes)).map_err(|cause| match cause.kind() {
             // The connection has ended. Only a sealed end proves that the peer ended it.
             io::ErrorKind::BrokenPipe => self.check_end().err().unwrap_or(cause),
@@ -191,8 +187,9 @@ impl SocketStream {
             && info[TCP_INFO_SEND_WINDOW] < info[TCP_INFO_SEGMENT].max(1)
     }
 
-    /// Sends the record by which an encrypted stream ends in order, and the bytes before it, without
-    /// waiting. Returns false if the socket buffer has no room: the caller may wait and call again.
+    /// Sends the record by which an encrypted stream ends in order, and the bytes before it,
+    /// without waiting. Returns false if the socket buffer has no room: the caller may wait and
+    /// call again.
     pub fn try_send_end(&self) -> bool {
         self.encryption.get().is_none_or(|encryption| {
             // On a broken connection there is nothing to wait for.
@@ -201,7 +198,8 @@ impl SocketStream {
     }
 
     /// Checks the end of a connection that the system reports as ended by the peer. An encrypted
-    /// stream has ended in order only if the peer has sealed the end, or if unread bytes precede it.
+    /// stream has ended in order only if the peer has sealed the end, or if unread bytes precede
+    /// it.
     ///
     /// # Errors
     /// `ConnectionAborted` if the connection was cut; `InvalidData` if it carried wrong bytes.
@@ -214,8 +212,8 @@ impl SocketStream {
     }
 
     /// Sends the remaining data and then the end of the stream (FIN). Data from the peer can still
-    /// be received. If the buffer of the socket is full, an encrypted stream ends without the record
-    /// of an orderly end ([`SocketStream::try_send_end`]).
+    /// be received. If the buffer of the socket is full, an encrypted stream ends without the
+    /// record of an orderly end ([`SocketStream::try_send_end`]).
     pub fn shutdown_write(&self) {
         self.try_send_end();
         // Fails only if the connection has already ended.

@@ -4,7 +4,7 @@
 //!
 //! | from | bytes | meaning |
 //! |---|---|---|
-//! | client | 66, the suites that it supports, the chosen suite, 1 or 0, a Noise message | CHALLENGE |
+//! | client | 66, its suites, the chosen suite, 1 or 0, a Noise message | CHALLENGE |
 //! | server | "KNOW", a Noise message | proves that the server holds the secret |
 //! | client | 67, the confirmation | PROOF; VALIDATE and PING follow |
 //!

@@ -12,7 +12,8 @@ use crate::security::connection_keys::ConnectionKeys;
 pub(super) struct RequestReader {
     /// The authentication handshake; `None` once it is complete.
     handshake: Option<ServerHandshake>,
-    /// The keys of an encrypted connection whose handshake is complete, until the caller takes them.
+    /// The keys of an encrypted connection whose handshake is complete, until the caller takes
+    /// them.
     keys: Option<ConnectionKeys>,
     decoder: RequestDecoder,
     is_validated: bool,
@@ -24,8 +25,8 @@ impl RequestReader {
         Self { handshake: Some(handshake), ..Self::default() }
     }
 
-    /// Returns the keys of an encrypted connection, once, after its handshake. The rest of the input
-    /// is encrypted then.
+    /// Returns the keys of an encrypted connection, once, after its handshake. The rest of the
+    /// input is encrypted then.
     pub(super) fn take_keys(&mut self) -> Option<ConnectionKeys> {
         self.keys.take()
     }

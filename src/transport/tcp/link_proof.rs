@@ -1,6 +1,7 @@
-//! The proof in a hello: with `DIST_SECURITY=auth` or `encrypt`, both sides prove that they hold the
-//! job's secret ([`crate::security::handshake`]). With `none`, they only repeat each other's fresh random
-//! number, which proves that the other side receives. Both forms have the same lengths.
+//! The proof in a hello: with `DIST_SECURITY=auth` or `encrypt`, both sides prove that they hold
+//! the job's secret ([`crate::security::handshake`]). With `none`, they only repeat each other's
+//! fresh random number, which proves that the other side receives. Both forms have the same
+//! lengths.
 //!
 //! | message | with `auth` or `encrypt` | with `none` |
 //! |---|---|---|

@@ -8,8 +8,8 @@
 //! * An end of file means that the peer has left in order. A rank that leaves in order sends a FIN
 //!   on each connection after its last bytes.
 //! * Every other end means that the peer has died. With `DIST_SECURITY=encrypt` this includes a FIN
-//!   without the sealed record of an orderly end ([`SocketStream::check_end`]). A rank that dies must not send a FIN. Therefore
-//!   the mesh sets every connection to be *reset* when it is closed
+//!   without the sealed record of an orderly end ([`SocketStream::check_end`]). A rank that dies
+//!   must not send a FIN. Therefore the mesh sets every connection to be *reset* when it is closed
 //!   ([`SocketStream::set_reset_on_close`]), also when the system closes it because the process has
 //!   died. Only an orderly departure undoes this setting.
 //!

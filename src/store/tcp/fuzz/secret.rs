@@ -7,7 +7,8 @@
 //! A script's first byte selects the secrets, the kind of run, and which sides require encryption.
 
 use super::super::handshake::{
-    ANSWER_BYTES, AuthProgress, CHALLENGE_BYTES, ClientHandshake, ServerHandshake, ServerReply, StoreSecurity,
+    ANSWER_BYTES, AuthProgress, CHALLENGE_BYTES, ClientHandshake, ServerHandshake, ServerReply,
+    StoreSecurity,
 };
 use crate::base::fuzz::FuzzScript;
 use crate::security::{CipherSet, Secret};
@@ -86,8 +87,8 @@ impl FuzzedClient {
 }
 
 /// Runs the exchange of a client and a server. If only the server requires encryption, it requests
-/// another challenge (`is_requested`), which the attacker does not change. The script selects the byte that the attacker
-/// changes, and the pieces in which the client's messages arrive.
+/// another challenge (`is_requested`), which the attacker does not change. The script selects the
+/// byte that the attacker changes, and the pieces in which the client's messages arrive.
 fn run_exchange(
     mut server: ServerHandshake,
     fuzzed: &FuzzedClient,

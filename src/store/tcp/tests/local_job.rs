@@ -82,7 +82,8 @@ fn secret_of_the_user_is_kept_and_not_sent() {
     // A rank without the secret is refused.
     let deadline = Deadline::after_ms(20_000);
     std::thread::scope(|scope| {
-        let rank_0 = scope.spawn(|| host_or_join(&job, 0, 2, with_secret(Some(&secret)), &deadline));
+        let rank_0 =
+            scope.spawn(|| host_or_join(&job, 0, 2, with_secret(Some(&secret)), &deadline));
         let error = host_or_join(&job, 1, 2, open(), &deadline).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
         drop(rank_0.join().unwrap());

@@ -258,7 +258,9 @@ fn check_answer(
     let is_right = match link.security.setting() {
         SecuritySetting::Auth | SecuritySetting::Encrypt => bytes.starts_with(right),
         // Without a secret, any number of the acceptor is valid.
-        SecuritySetting::None => is_complete && bytes[0] == WELCOME && bytes[17..ANSWER_BYTES] == right[17..],
+        SecuritySetting::None => {
+            is_complete && bytes[0] == WELCOME && bytes[17..ANSWER_BYTES] == right[17..]
+        }
     };
     let verdict = outcome.and_then(|message| match message {
         Some(message) => proof.finish(&message).map(Some),
