@@ -276,7 +276,8 @@ fn small_records_use_one_buffer_and_large_buffers_are_released() {
         assert_eq!(text, [round; 4]);
         buffers.insert((sealer.buffer.as_ptr(), opener.buffer.as_ptr()));
         sealer.mark_sent(24);
-        (sealer.release_buffer(), opener.release_buffer());
+        sealer.release_buffer();
+        opener.release_buffer();
     }
     assert_eq!(buffers.len(), 1);
     sealer.seal_text(MAX_TEXT_BYTES, |text| text.fill(1)).unwrap();
@@ -287,6 +288,7 @@ fn small_records_use_one_buffer_and_large_buffers_are_released() {
     assert!(opener.open_next());
     opener.release_buffer();
     opener.take_text(Dst::from(vec![0; MAX_TEXT_BYTES].as_mut_slice()));
-    (sealer.release_buffer(), opener.release_buffer());
+    sealer.release_buffer();
+    opener.release_buffer();
     assert_eq!((sealer.buffer.len(), opener.buffer.len()), (0, 0));
 }
