@@ -1,9 +1,8 @@
 //! The keys of an encrypted connection, one for each direction, and the ciphers of its records
 //! ([`record_layer`](crate::sys::record_layer)).
 //!
-//! A record is a transport message of the Noise protocol: the keys are those of the protocol's
-//! `Split`, the number of the record is the nonce, and the header of the record is the associated
-//! data. [`RecordCipher::rekey`] is the protocol's `REKEY`. Number 0 of each direction is used by
+//! A record is a transport message of the Noise protocol. The keys are those of the protocol's
+//! `Split`. The number of the record is the nonce, and its header is the associated data. [`RecordCipher::rekey`] is the protocol's `REKEY`. Number 0 of each direction is used by
 //! the confirmation and the acceptance of the handshake.
 
 use super::cipher::CipherSuite;

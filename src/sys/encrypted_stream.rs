@@ -4,8 +4,8 @@
 //! **Sends.** A record is sealed before the socket has taken it, and a sealed record cannot be
 //! taken back. If the socket takes only a part, the rest stays here until the next send. A send
 //! then returns the number of all sealed bytes except the last one. So the caller knows that the
-//! send is not complete, and calls again with the remaining bytes, of which the first is already
-//! sealed.
+//! send is not complete, and calls again with the remaining bytes. The first of them is sealed
+//! already.
 //!
 //! **Receives.** The socket does not become readable for bytes that were received and not taken
 //! yet. Before a caller waits for a socket, it must ask [`EncryptedStream::has_input`].

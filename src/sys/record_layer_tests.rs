@@ -214,7 +214,7 @@ fn bytes_after_the_end_are_refused() {
 }
 
 #[test]
-fn longest_record_is_opened_and_a_longer_one_is_refused_at_its_header() {
+fn too_long_record_is_refused_at_its_header() {
     let text = vec![5; MAX_TEXT_BYTES + 1];
     let bytes = records(&text, &[MAX_TEXT_BYTES]).concat();
     assert_eq!(open_all(&bytes, &[3000, 70_000], 1 << 20), (text, OpenerState::Ended));
@@ -262,7 +262,7 @@ fn both_sides_replace_the_key_at_the_same_record() {
 }
 
 #[test]
-fn small_records_use_one_buffer_and_large_buffers_are_released() {
+fn small_buffers_are_kept_and_large_ones_released() {
     let (mut sealer, mut opener) = (sealer(), opener());
     let mut buffers = std::collections::BTreeSet::new();
     for round in 0..100 {
