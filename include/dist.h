@@ -594,21 +594,23 @@ typedef struct dist_store_tcp_options_t {
  *
  * @param options in, optional: NULL for all defaults; borrowed for the call. The default of
  *   `connect_timeout_ms` is DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
- *   @agree the store or init method, the world size, the group name and the back end. @blocks
- *   Until all ranks have joined, but at most until `connect_timeout_ms`. @return DIST_OK;
- *   DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT if an option
- *   or environment variable is wrong (the message names it), if two processes have the same
- *   rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if `options.store` is no
- *   store; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_UNSUPPORTED if the back
- *   end cannot run here or the options set a field that this version does not know;
- *   DIST_ERR_TIMEOUT if ranks did not join (the message names them); DIST_ERR_CONNECTION if
- *   the store cannot be reached; DIST_ERR_AUTH if the store refuses the secret, if ranks have
- *   different secrets or settings of DIST_SECURITY, if the setting is auth or encrypt and
- *   there is no secret, or if it is encrypt and the store cannot encrypt; DIST_ERR_MISMATCH if
- *   ranks run different versions or have different world sizes or options;
+ * @agree the store or init method, the world size, the group name and the back end.
+ * @blocks Until all ranks have joined, but at most until `connect_timeout_ms`.
+ * @return DIST_OK; DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT
+ *   if an option or environment variable is wrong (the message names it), if two processes
+ *   have the same rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if
+ *   `options.store` is no store; DIST_ERR_NOT_FOUND if no back end has this name;
+ *   DIST_ERR_UNSUPPORTED if the back end cannot run here or the options set a field that this
+ *   version does not know; DIST_ERR_TIMEOUT if ranks did not join (the message names them);
+ *   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_AUTH if the store refuses the
+ *   secret, if ranks have different secrets or settings of DIST_SECURITY, or if the setting
+ *   needs a secret or an encrypted store that the job does not have; DIST_ERR_MISMATCH if ranks
+ *   run different versions or have different world sizes or options;
  *   DIST_ERR_PEER_FAILED if another rank failed to join; DIST_ERR_OUT_OF_MEMORY;
- *   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed. @threads Any thread may call
- *   this at any time. Calls of dist_init and dist_finalize run one after the other. @since 0.1
+ *   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
+ * @threads Any thread may call this at any time. Calls of dist_init and dist_finalize run one
+ *   after the other.
+ * @since 0.1
  */
 DIST_NODISCARD dist_status_t dist_init(const struct dist_init_options_t *options);
 
