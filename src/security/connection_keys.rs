@@ -2,8 +2,9 @@
 //! ([`record_layer`](crate::sys::record_layer)).
 //!
 //! A record is a transport message of the Noise protocol. The keys are those of the protocol's
-//! `Split`. The number of the record is the nonce, and its header is the associated data. [`RecordCipher::rekey`] is the protocol's `REKEY`. Number 0 of each direction is used by
-//! the confirmation and the acceptance of the handshake.
+//! `Split`. The number of the record is the nonce, and its header is the associated data.
+//! [`RecordCipher::rekey`] is the protocol's `REKEY`. Number 0 of each direction is used by the
+//! confirmation and the acceptance of the handshake.
 
 use super::cipher::CipherSuite;
 use super::secret::erase;
