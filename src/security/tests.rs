@@ -414,9 +414,7 @@ fn record_layer_time() {
     use crate::base::buffer::Dst;
     use crate::sys::record_layer::{RecordOpener, RecordSealer};
     const TOTAL: usize = 64 << 20;
-    for (suite, len) in
-        suites().flat_map(|suite| [4, 1 << 10, 16 << 10, 64 << 10].map(|len| (suite, len)))
-    {
+    for (suite, len) in suites().flat_map(|suite| [4, 1 << 10, 16 << 10].map(|len| (suite, len))) {
         let rounds = (TOTAL / len).min(200_000);
         let (source, mut into) = (vec![7; len], vec![0; len]);
         let mut best = [f64::MAX; 2];

@@ -13,16 +13,13 @@
 //! Each direction has a lock. No thread holds both.
 
 use super::record_layer::{
-    MAX_TEXT_BYTES, OVERHEAD_BYTES, OpenerState, RecordCiphers, RecordError, RecordOpener,
-    RecordSealer,
+    BATCH_BYTES, MAX_TEXT_BYTES, OVERHEAD_BYTES, OpenerState, RecordCiphers, RecordError,
+    RecordOpener, RecordSealer,
 };
 use crate::base::buffer::{Dst, Src};
 use crate::base::sync::lock;
 use std::io;
 use std::sync::Mutex;
-
-/// The maximum number of sealed bytes in one write.
-const WRITE_BYTES: usize = MAX_TEXT_BYTES + OVERHEAD_BYTES;
 
 /// The end of a stream, as far as it has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,7 +226,7 @@ impl SendingSide {
     /// Seals the next bytes, at most as many as one write takes.
     fn seal_some(&mut self, cursor: &mut PartCursor<'_, '_>) -> Result<(), RecordError> {
         loop {
-            let room = WRITE_BYTES.saturating_sub(self.sealer.unsent().len() + OVERHEAD_BYTES);
+            let room = BATCH_BYTES.saturating_sub(self.sealer.unsent().len() + OVERHEAD_BYTES);
             let len = cursor.remaining().min(MAX_TEXT_BYTES).min(room);
             if len == 0 {
                 return Ok(());

@@ -29,8 +29,11 @@ const HEADER_BYTES: usize = 4;
 pub const TAG_BYTES: usize = 16;
 /// The bytes of a record in addition to its text.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
-/// The maximum number of text bytes in a record.
-pub const MAX_TEXT_BYTES: usize = 64 << 10;
+/// The maximum number of text bytes in a record. Longer records leave the first-level cache, and are
+/// slower (`docs/internals/measured-approaches.md`).
+pub const MAX_TEXT_BYTES: usize = 16 << 10;
+/// The number of bytes of one write or read of long records: four of them.
+pub const BATCH_BYTES: usize = 4 * (MAX_TEXT_BYTES + OVERHEAD_BYTES);
 /// The number of bytes that an opener requests while it does not know the length of the next
 /// record. Buffers up to this size are kept while the stream is idle.
 const SMALL_BUFFER_BYTES: usize = 2 << 10;
@@ -366,16 +369,16 @@ impl RecordOpener {
         Ok(())
     }
 
-    /// Returns the space for the next bytes of the connection. The space ends after the header of
-    /// the record that follows a long record, so that the records need not be moved. The caller
-    /// has taken all text, and no whole record waits.
+    /// Returns the space for the next bytes of the connection: a small one until the header of a
+    /// long record has arrived. The caller has taken all text, and no whole record waits.
     pub fn space(&mut self) -> &mut [u8] {
         let partial = self.sealed..self.filled;
         let have = partial.len();
         self.buffer.copy_within(partial, 0);
         (self.text_start, self.text_end, self.sealed, self.filled) = (0, 0, 0, have);
         let record = self.next_header().and_then(decode_header).map_or(0, |(_, len)| len);
-        let wanted = (record + OVERHEAD_BYTES + HEADER_BYTES).max(SMALL_BUFFER_BYTES);
+        let is_small = record + OVERHEAD_BYTES <= SMALL_BUFFER_BYTES;
+        let wanted = if is_small { SMALL_BUFFER_BYTES } else { BATCH_BYTES };
         if self.buffer.len() < wanted {
             self.buffer.resize(wanted, 0);
         }

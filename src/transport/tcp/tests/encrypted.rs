@@ -179,7 +179,10 @@ fn cut_stream_is_a_death_and_not_a_departure() {
         let (got, error) = receive_through(RelayAction::EndAfter(end));
         assert_eq!(got, text);
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)), "{error}");
-        assert!(error.message().contains("died") && error.message().contains("cut"), "{error}");
+        // Rank 1 may have noticed the cut of its direction first, and failed the group.
+        let reasons = ["was cut", "connection broke"];
+        assert!(error.message().contains("died"), "{error}");
+        assert!(reasons.iter().any(|reason| error.message().contains(reason)), "{error}");
     }
 }
 
@@ -210,7 +213,7 @@ fn different_settings_are_refused() {
 
 /// Returns the time of the cipher alone for one message: sealing and opening, in records.
 fn cipher_time(bytes: usize) -> Duration {
-    const RECORD: usize = 64 << 10;
+    const RECORD: usize = 16 << 10;
     let secret = Secret::from_bytes(b"of a measurement").unwrap();
     let own = CipherSet::of_this_processor();
     let cipher = own.best_common(own);
@@ -238,7 +241,7 @@ fn one_way_time() {
     let two = || vec![listen_on_loopback("127.0.0.1", 1), listen_on_loopback("127.0.0.1", 1)];
     let groups =
         [authenticated(), encrypted()].map(|security| secured_meshes(two(), &[0, 0], &security));
-    for (bytes, rounds) in [(4, 2000), (4 << 10, 2000), (64 << 10, 500), (4 << 20, 60)] {
+    for (bytes, rounds) in [(16 << 10, 2000), (64 << 10, 2000), (4 << 20, 100)] {
         let mut times = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..rounds {
             for (meshes, times) in groups.iter().zip(&mut times) {

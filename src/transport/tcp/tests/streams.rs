@@ -85,7 +85,8 @@ pub(super) fn bytes_of_a_leaving_rank_arrive_before_the_error() {
     // Rank 0 also leaves with unread bytes from rank 1.
     send_all(&b, 0, STREAM, b"unread").unwrap();
     drop(a);
-    let mut got = vec![0; 1 + sent];
+    // Rank 0 leaves in the middle of its message: the last 64 KiB may be lost.
+    let mut got = vec![0; 1 + if sent < much.len() { sent.saturating_sub(64 << 10) } else { sent }];
     receive_all(&b, 0, STREAM, &mut got).unwrap();
     let gone = first_error(|| receive_all(&b, 0, STREAM, &mut [0]));
     assert_eq!((gone.kind(), gone.culprit()), (ErrorKind::PeerFailed, Some(0)));
