@@ -29,8 +29,8 @@ const HEADER_BYTES: usize = 4;
 pub const TAG_BYTES: usize = 16;
 /// The bytes of a record in addition to its text.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
-/// The maximum number of text bytes in a record. Longer records leave the first-level cache, and are
-/// slower (`docs/internals/measured-approaches.md`).
+/// The maximum number of text bytes in a record. Longer records leave the first-level cache, and
+/// are slower (`docs/internals/measured-approaches.md`).
 pub const MAX_TEXT_BYTES: usize = 16 << 10;
 /// The number of bytes of one write or read of long records: four of them.
 pub const BATCH_BYTES: usize = 4 * (MAX_TEXT_BYTES + OVERHEAD_BYTES);
