@@ -603,8 +603,9 @@ typedef struct dist_store_tcp_options_t {
  *   DIST_ERR_UNSUPPORTED if the back end cannot run here or the options set a field that this
  *   version does not know; DIST_ERR_TIMEOUT if ranks did not join (the message names them);
  *   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_AUTH if the store refuses the
- *   secret, or if ranks have different secrets or settings of DIST_SECURITY; DIST_ERR_MISMATCH
- *   if ranks run different versions or have different world sizes or options;
+ *   secret, if ranks have different secrets or settings of DIST_SECURITY, or if the setting
+ *   needs a secret or an encrypted store that the job does not have; DIST_ERR_MISMATCH if
+ *   ranks run different versions or have different world sizes or options;
  *   DIST_ERR_PEER_FAILED if another rank failed to join; DIST_ERR_OUT_OF_MEMORY;
  *   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
  * @threads Any thread may call this at any time. Calls of dist_init and dist_finalize run one

@@ -115,6 +115,7 @@ const ALLOWED_CRATES: &[(&str, &str)] = &[
     ("half", "kernel"),
     ("snow", "security"),
     ("graviola", "security"),
+    ("chacha20poly1305", "security"),
 ];
 
 /// The modules that may contain unsafe code. Each has a reason at its `allow`.

@@ -24,7 +24,7 @@ use crate::base::plural::Plural;
 use crate::base::sync::{lock, unpoisoned};
 use crate::security::{Secret, SecuritySetting};
 use crate::store::file::FileOptions;
-use crate::store::tcp::{ClientOptions, ServerOptions, TcpStore, local_job};
+use crate::store::tcp::{ClientOptions, ServerOptions, StoreSecurity, TcpStore, local_job};
 use crate::store::{HashStore, Store};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -415,7 +415,9 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
         }
         RendezvousMethod::Local { job } => {
             let secret = environment::job_secret()?;
-            (local_job::host_or_join(&job, rank, size, secret, deadline)?, rank == 0)
+            let encrypts = SecuritySetting::encrypts_store(true)?;
+            let security = StoreSecurity { secret, encrypts };
+            (local_job::host_or_join(&job, rank, size, security, deadline)?, rank == 0)
         }
         RendezvousMethod::Tcp { host, port: 0, .. } if size > 1 => {
             let message = format!(
@@ -458,7 +460,21 @@ fn join_open_store(
     if environment::launcher_has_secret()? {
         return Ok(None);
     }
-    match open_tcp(None, ClientOptions { secret: None, ..client.clone() }, deadline) {
+    // A store that cannot encrypt gets nothing from this process, not even a count.
+    let encrypts = SecuritySetting::encrypts_store(true)?;
+    let world_size = client.world_size.filter(|_| !encrypts);
+    match open_tcp(None, ClientOptions { secret: None, world_size, ..client.clone() }, deadline) {
+        Ok(_) if encrypts => {
+            let message = format!(
+                "{name}=encrypt, but the store of the launcher at {}:{} has no secret and cannot \
+                 encrypt, which is the setting {name}=none: use distrun, or let rank 0 host the \
+                 store, or set {name}=auth",
+                client.host,
+                client.port,
+                name = config::SECURITY.name
+            );
+            Err(Error::new(ErrorKind::Auth, message))
+        }
         Ok(store) => Ok(Some((store, secret.clone()))),
         Err(error) if error.kind() == ErrorKind::Auth => Ok(None),
         Err(error) => Err(error),

@@ -16,6 +16,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::process::descriptor::above_standard_streams;
 use crate::process::forked_children::{ForkOutcome, ForkTimeouts, ForkedChildren, MAX_FORKS};
 use crate::process::this_process;
+use crate::security::SecuritySetting;
 use crate::store::tcp::{Secret, Server, ServerOptions};
 use crate::wait;
 use std::net::{Ipv4Addr, TcpListener};
@@ -70,6 +71,7 @@ pub fn spawn(
 ) -> Result<()> {
     callbacks::reject_blocking_in_callback("dist_spawn")?;
     check_can_fork(count)?;
+    let encrypts = SecuritySetting::encrypts_store(true)?;
     let started = Deadline::never();
     let listener = above_standard_streams(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
@@ -90,6 +92,7 @@ pub fn spawn(
     let server = Server::start(ServerOptions {
         listen_fd: listener.take().map(OwnedFd::from),
         secret: Some(secret),
+        encrypts,
         ..ServerOptions::default()
     })?;
     let total = match options.join_timeout_ms {

@@ -6,6 +6,7 @@ use crate::base::deadline::{Deadline, Timeout};
 use crate::base::debug;
 use crate::base::error::{Error, Result};
 use crate::process::this_process;
+use crate::security::SecuritySetting;
 use crate::store::Store;
 use crate::store::file::FileStore;
 use std::path::Path;
@@ -47,13 +48,14 @@ pub fn open_tcp(
             return Err(Error::invalid(format!("{name}=\"{other}\" is neither on nor off")));
         }
     };
-    let client = ClientOptions { tcp_only, ..client };
+    let encrypts = SecuritySetting::encrypts_store(client.secret.is_some())?;
+    let client = ClientOptions { tcp_only, encrypts, ..client };
     let store = match server {
         None => TcpStore::connect(client, deadline)?,
         Some(server) => {
             let join_if_taken = server.join_if_port_in_use || is_hosted_by_launcher(&client)?;
             TcpStore::host(
-                ServerOptions { join_if_port_in_use: join_if_taken, ..server },
+                ServerOptions { join_if_port_in_use: join_if_taken, encrypts, ..server },
                 client,
                 deadline,
             )?

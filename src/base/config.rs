@@ -66,7 +66,7 @@ variables! {
     LAUNCHER_HAS_SECRET = "DIST_STORE_HAS_SECRET", "distrun", "none",
         "1 if the launcher's store has the secret of DIST_STORE_SECRET_FILE. torchrun's store has none; the secret then protects only the connections between ranks.";
     SECURITY = "DIST_SECURITY", "user", "auth with a secret, else none",
-        "auth: both sides of each connection between ranks prove that they hold the job's secret. none: they do not, even with a secret. Equal on all ranks; see docs/security.md. (encrypt is reserved and refused.)";
+        "auth: both sides of each connection between ranks prove that they hold the job's secret. encrypt: in addition, all bytes of these connections and of those to the store are encrypted. none: neither, even with a secret. Equal on all ranks; see docs/security.md.";
     TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",
         "Default deadline of an operation in milliseconds, if the options name none; -1 for no deadline, 0 for the default.";
     CONNECT_TIMEOUT_MS = "DIST_CONNECT_TIMEOUT_MS", "user", "300000",

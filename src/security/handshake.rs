@@ -17,9 +17,13 @@
 //! for which purpose. If the sides have different prologues, secrets or cipher suites, the first
 //! check fails.
 //!
+//! If the terms request it, each side also gets the [`ConnectionKeys`], by which it encrypts the
+//! bytes after the handshake.
+//!
 //! The functions convert bytes to bytes: they do no input or output, and do not wait.
 
 use super::cipher::CipherSuite;
+use super::connection_keys::ConnectionKeys;
 use super::resolver;
 use super::secret::Secret;
 use crate::base::error::{Error, Result};
@@ -38,15 +42,24 @@ pub struct WrongProof;
 
 /// The initiator, after its first message.
 #[derive(Debug)]
-pub struct HandshakeInitiator(Box<HandshakeState>);
+pub struct HandshakeInitiator {
+    state: Box<HandshakeState>,
+    key_cipher: Option<CipherSuite>,
+}
 
 /// The initiator, after its confirmation.
 #[derive(Debug)]
-pub struct ConfirmedInitiator(Box<TransportState>);
+pub struct ConfirmedInitiator {
+    state: Box<TransportState>,
+    keys: Option<ConnectionKeys>,
+}
 
 /// The responder, after its answer.
 #[derive(Debug)]
-pub struct HandshakeResponder(Box<TransportState>);
+pub struct HandshakeResponder {
+    state: Box<TransportState>,
+    keys: Option<ConnectionKeys>,
+}
 
 /// What both sides must have in common.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +70,8 @@ pub struct HandshakeTerms<'a> {
     pub cipher: CipherSuite,
     /// The text that names both sides and the purpose of the connection.
     pub prologue: &'a [u8],
+    /// Whether the bytes after the handshake are encrypted. The prologue must say so, too.
+    pub encrypts: bool,
 }
 
 impl HandshakeTerms<'_> {
@@ -65,6 +80,11 @@ impl HandshakeTerms<'_> {
         Builder::with_resolver(parameters, resolver::resolver())
             .psk(0, self.secret.handshake_key())?
             .prologue(self.prologue)
+    }
+
+    /// Returns the cipher for the bytes after the handshake, if they are encrypted.
+    fn key_cipher(&self) -> Option<CipherSuite> {
+        self.encrypts.then_some(self.cipher)
     }
 }
 
@@ -80,7 +100,8 @@ impl HandshakeInitiator {
             state.write_message(&[], &mut message)?;
             Ok(state)
         });
-        begun.map(|state| (Self(Box::new(state)), message)).map_err(|cause| {
+        let key_cipher = terms.key_cipher();
+        begun.map(|state| (Self { state: Box::new(state), key_cipher }, message)).map_err(|cause| {
             Error::internal(format!("the handshake of a connection cannot start: {cause}"))
         })
     }
@@ -93,23 +114,31 @@ impl HandshakeInitiator {
         mut self,
         answer: &[u8; MESSAGE_BYTES],
     ) -> std::result::Result<(ConfirmedInitiator, [u8; CONFIRMATION_BYTES]), WrongProof> {
-        self.0.read_message(answer, &mut []).map_err(|_| WrongProof)?;
-        let mut state = self.0.into_transport_mode().map_err(|_| WrongProof)?;
+        self.state.read_message(answer, &mut []).map_err(|_| WrongProof)?;
+        let keys = split_keys(&mut self.state, self.key_cipher, true);
+        let mut state = self.state.into_transport_mode().map_err(|_| WrongProof)?;
         let confirmation = seal_nothing(&mut state)?;
-        Ok((ConfirmedInitiator(Box::new(state)), confirmation))
+        Ok((ConfirmedInitiator { state: Box::new(state), keys }, confirmation))
     }
 }
 
 impl ConfirmedInitiator {
-    /// Checks the acceptance of the responder.
+    /// Checks the acceptance of the responder. Returns the keys, if the terms request them.
     ///
     /// # Errors
     /// [`WrongProof`].
     pub fn check_acceptance(
         mut self,
         acceptance: &[u8; CONFIRMATION_BYTES],
-    ) -> std::result::Result<(), WrongProof> {
-        self.0.read_message(acceptance, &mut []).map(drop).map_err(|_| WrongProof)
+    ) -> std::result::Result<Option<ConnectionKeys>, WrongProof> {
+        self.state.read_message(acceptance, &mut []).map_err(|_| WrongProof)?;
+        Ok(self.keys)
+    }
+
+    /// Returns the keys, if the terms request them. For a protocol without an acceptance: the first
+    /// record of the responder proves that it holds the secret.
+    pub fn into_keys(self) -> Option<ConnectionKeys> {
+        self.keys
     }
 }
 
@@ -129,24 +158,42 @@ impl HandshakeResponder {
             // A message of a side without the secret fails here, before the expensive operations.
             state.read_message(message, &mut [])?;
             state.write_message(&[], &mut answer)?;
-            state.into_transport_mode()
+            let keys = split_keys(&mut state, terms.key_cipher(), false);
+            Ok((state.into_transport_mode()?, keys))
         };
-        let state = begin().map_err(|_| WrongProof)?;
-        Ok((Self(Box::new(state)), answer))
+        let (state, keys) = begin().map_err(|_: snow::Error| WrongProof)?;
+        Ok((Self { state: Box::new(state), keys }, answer))
     }
 
     /// Checks the confirmation. Returns the acceptance, which the responder sends after it has
-    /// taken the connection.
+    /// taken the connection, and the keys, if the terms request them.
     ///
     /// # Errors
     /// [`WrongProof`].
     pub fn finish(
         mut self,
         confirmation: &[u8; CONFIRMATION_BYTES],
-    ) -> std::result::Result<[u8; CONFIRMATION_BYTES], WrongProof> {
-        self.0.read_message(confirmation, &mut []).map_err(|_| WrongProof)?;
-        seal_nothing(&mut self.0)
+    ) -> std::result::Result<([u8; CONFIRMATION_BYTES], Option<ConnectionKeys>), WrongProof> {
+        self.state.read_message(confirmation, &mut []).map_err(|_| WrongProof)?;
+        Ok((seal_nothing(&mut self.state)?, self.keys))
     }
+}
+
+/// Returns the keys of a side whose part of the handshake is complete.
+fn split_keys(
+    state: &mut HandshakeState,
+    cipher: Option<CipherSuite>,
+    is_initiator: bool,
+) -> Option<ConnectionKeys> {
+    let cipher = cipher?;
+    let (mut of_initiator, mut of_responder) = state.dangerously_get_raw_split();
+    let keys = match is_initiator {
+        true => ConnectionKeys::new(cipher, of_initiator, of_responder),
+        false => ConnectionKeys::new(cipher, of_responder, of_initiator),
+    };
+    super::secret::erase(&mut of_initiator);
+    super::secret::erase(&mut of_responder);
+    Some(keys)
 }
 
 /// Returns the tag of an empty message, which only the two sides of this handshake can compute.

@@ -4,6 +4,7 @@
 //! * [`secret`]: the job's secret, and the key that is derived from it.
 //! * [`setting`]: the variable `DIST_SECURITY`, and the protection of the links of a group.
 //! * [`handshake`]: the Noise handshake, as a conversion of bytes to bytes.
+//! * [`connection_keys`]: the keys that the handshake gives, and the ciphers of the records.
 //! * [`cipher`]: the cipher suites, and which of them a processor supports.
 //! * [`resolver`]: the cryptography of the handshake, from graviola and RustCrypto.
 //!
@@ -11,6 +12,7 @@
 //! does no input or output, except that it reads the secret from a file.
 
 pub mod cipher;
+pub mod connection_keys;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod handshake;

@@ -14,7 +14,7 @@ pub enum SecuritySetting {
     /// Both sides of a connection prove that they hold the job's secret. The bytes after that are
     /// not protected.
     Auth = 1,
-    /// Reserved: this version cannot encrypt connections.
+    /// As `Auth`, and all bytes after that are encrypted and authenticated.
     Encrypt = 2,
 }
 
@@ -45,14 +45,24 @@ impl SecuritySetting {
             None => Ok(if has_secret { Self::Auth } else { Self::None }),
             Some(value) => Self::from_name(&value).ok_or_else(|| {
                 let name = config::SECURITY.name;
-                Error::invalid(format!("{name}=\"{value}\" is neither auth nor none"))
+                Error::invalid(format!("{name}=\"{value}\" is none of auth, none and encrypt"))
             }),
         }
     }
 
+    /// Returns whether `DIST_SECURITY` requests that the connections of a store with or without a
+    /// secret are encrypted.
+    ///
+    /// # Errors
+    /// As [`SecuritySetting::requested`].
+    pub fn encrypts_store(has_secret: bool) -> Result<bool> {
+        Ok(has_secret && Self::requested(has_secret)? == Self::Encrypt)
+    }
+
     /// Returns the setting of a connection with this number.
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::None, Self::Auth].into_iter().find(|&setting| setting as u8 == number)
+        let all = [Self::None, Self::Auth, Self::Encrypt];
+        all.into_iter().find(|&setting| setting as u8 == number)
     }
 }
 
@@ -70,31 +80,28 @@ pub enum LinkSecurity {
     None,
     /// The setting [`SecuritySetting::Auth`], with the job's secret.
     Auth(Secret),
+    /// The setting [`SecuritySetting::Encrypt`], with the job's secret.
+    Encrypt(Secret),
 }
 
 impl LinkSecurity {
     /// Returns the protection of a process with this setting and this secret.
     ///
     /// # Errors
-    /// `Auth` for `auth` without a secret; `Unsupported` for `encrypt`.
+    /// `Auth` for `auth` or `encrypt` without a secret.
     pub fn new(setting: SecuritySetting, secret: Option<&Secret>) -> Result<Self> {
-        let name = config::SECURITY.name;
         match (setting, secret) {
             (SecuritySetting::None, _) => Ok(Self::None),
             (SecuritySetting::Auth, Some(secret)) => Ok(Self::Auth(secret.clone())),
-            (SecuritySetting::Auth, None) => {
+            (SecuritySetting::Encrypt, Some(secret)) => Ok(Self::Encrypt(secret.clone())),
+            (SecuritySetting::Auth | SecuritySetting::Encrypt, None) => {
+                let name = config::SECURITY.name;
                 let message = format!(
-                    "{name}=auth, but the store of this process has no secret, which is the setting \
-                     {name}=none: set {} on all ranks, or give the store a secret",
+                    "{name}={setting}, but the store of this process has no secret, which is the \
+                     setting {name}=none: set {} on all ranks, or give the store a secret",
                     config::SECRET_FILE.name
                 );
                 Err(Error::new(ErrorKind::Auth, message))
-            }
-            (SecuritySetting::Encrypt, _) => {
-                let message = format!(
-                    "{name}=encrypt: this version of libdist cannot encrypt connections; set {name}=auth"
-                );
-                Err(Error::new(ErrorKind::Unsupported, message))
             }
         }
     }
@@ -104,6 +111,7 @@ impl LinkSecurity {
         match self {
             Self::None => SecuritySetting::None,
             Self::Auth(_) => SecuritySetting::Auth,
+            Self::Encrypt(_) => SecuritySetting::Encrypt,
         }
     }
 }
@@ -121,17 +129,16 @@ mod tests {
             (SecuritySetting::None, None),
             (SecuritySetting::None, Some(&secret)),
             (SecuritySetting::Auth, Some(&secret)),
+            (SecuritySetting::Encrypt, Some(&secret)),
         ] {
             assert_eq!(protection(setting, secret).unwrap(), setting);
         }
-        for (setting, secret, kind, word) in [
-            (SecuritySetting::Auth, None, ErrorKind::Auth, "DIST_SECURITY=none"),
-            (SecuritySetting::Encrypt, None, ErrorKind::Unsupported, "cannot encrypt"),
-            (SecuritySetting::Encrypt, Some(&secret), ErrorKind::Unsupported, "DIST_SECURITY=auth"),
-        ] {
-            let error = protection(setting, secret).unwrap_err();
-            assert_eq!(error.kind(), kind, "{error}");
-            assert!(error.message().contains(word), "{error}");
+        for setting in [SecuritySetting::Auth, SecuritySetting::Encrypt] {
+            let error = protection(setting, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
+            for word in ["DIST_SECURITY=none", &format!("DIST_SECURITY={setting}")] {
+                assert!(error.message().contains(word), "{error}");
+            }
         }
     }
 
@@ -139,10 +146,9 @@ mod tests {
     fn names_and_numbers_round_trip() {
         for setting in [SecuritySetting::None, SecuritySetting::Auth, SecuritySetting::Encrypt] {
             assert_eq!(SecuritySetting::from_name(setting.name()), Some(setting));
-            let is_usable = setting != SecuritySetting::Encrypt;
-            let number = SecuritySetting::from_number(setting as u8);
-            assert_eq!(number, is_usable.then_some(setting));
+            assert_eq!(SecuritySetting::from_number(setting as u8), Some(setting));
         }
         assert_eq!(SecuritySetting::from_name("Auth"), None);
+        assert_eq!(SecuritySetting::from_number(3), None);
     }
 }

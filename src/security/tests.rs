@@ -1,6 +1,7 @@
 //! Tests of the handshake: the published test vectors, an independent implementation as the other
 //! side, and messages that an attacker changes, repeats, returns or exchanges.
 
+use super::connection_keys::record_cipher;
 use super::handshake::{
     CONFIRMATION_BYTES, HandshakeInitiator, HandshakeResponder, HandshakeTerms, MESSAGE_BYTES,
     WrongProof,
@@ -26,7 +27,7 @@ fn secret() -> Secret {
 }
 
 fn terms(secret: &Secret, cipher: CipherSuite) -> HandshakeTerms<'_> {
-    HandshakeTerms { secret, cipher, prologue: b"rank 0 to rank 1, stream 2" }
+    HandshakeTerms { secret, cipher, prologue: b"rank 0 to rank 1, stream 2", encrypts: false }
 }
 
 /// One published exchange: the ephemeral private keys and the messages, in hexadecimal digits.
@@ -143,7 +144,9 @@ proptest! {
     ) {
         let secret = Secret::from_bytes(&secret).unwrap();
         for cipher in suites() {
-            let terms = HandshakeTerms { secret: &secret, cipher, prologue: &prologue };
+            let terms = HandshakeTerms {
+                secret: &secret, cipher, prologue: &prologue, encrypts: false,
+            };
             let (mut answer, mut tag) = ([0; MESSAGE_BYTES], [0; CONFIRMATION_BYTES]);
             // The independent side accepts.
             let mut other = independent_state(terms, false);
@@ -154,7 +157,7 @@ proptest! {
             let mut other = other.into_transport_mode().unwrap();
             other.read_message(&confirmation, &mut []).unwrap();
             other.write_message(&[], &mut tag).unwrap();
-            prop_assert_eq!(confirmed.check_acceptance(&tag), Ok(()));
+            prop_assert!(confirmed.check_acceptance(&tag).unwrap().is_none());
             // The independent side connects.
             let mut other = independent_state(terms, true);
             let mut message = [0; MESSAGE_BYTES];
@@ -163,7 +166,7 @@ proptest! {
             other.read_message(&answer, &mut []).unwrap();
             let mut other = other.into_transport_mode().unwrap();
             other.write_message(&[], &mut tag).unwrap();
-            let acceptance = responder.finish(&tag).unwrap();
+            let (acceptance, _) = responder.finish(&tag).unwrap();
             prop_assert!(other.read_message(&acceptance, &mut []).is_ok());
         }
     }
@@ -217,13 +220,13 @@ fn messages_of_another_exchange_are_refused() {
         assert_eq!(begin().0.finish(&second_answer).unwrap_err(), WrongProof);
         // A recorded exchange, repeated against the responder.
         let (confirmed, confirmation) = first.finish(&first_answer).unwrap();
-        let acceptance = first_responder.finish(&confirmation).unwrap();
+        let (acceptance, _) = first_responder.finish(&confirmation).unwrap();
         let (replayed, _) = answer(&first_message);
         assert_eq!(replayed.finish(&confirmation).unwrap_err(), WrongProof);
         // Messages that return to their author.
         let (reflected, message) = begin();
         assert_eq!(reflected.finish(&message).unwrap_err(), WrongProof);
-        assert_eq!(confirmed.check_acceptance(&confirmation), Err(WrongProof));
+        assert_eq!(confirmed.check_acceptance(&confirmation).unwrap_err(), WrongProof);
         let (responder, _) = answer(&first_message);
         assert_eq!(responder.finish(&acceptance).unwrap_err(), WrongProof);
     }
@@ -300,11 +303,153 @@ fn handshake_time_of_each_side() {
             add(&mut accepting);
             let (confirmed, confirmation) = initiator.finish(&answer).unwrap();
             add(&mut connecting);
-            let acceptance = responder.finish(&confirmation).unwrap();
+            let (acceptance, _) = responder.finish(&confirmation).unwrap();
             add(&mut accepting);
             confirmed.check_acceptance(&acceptance).unwrap();
             add(&mut connecting);
         }
         println!("{cipher:?}: {:?} and {:?}", connecting / ROUNDS, accepting / ROUNDS);
+    }
+}
+
+/// The suite of snow that a record cipher must agree with.
+fn snow_cipher(suite: CipherSuite, key: &[u8; 32]) -> Box<dyn snow::types::Cipher> {
+    use snow::params::CipherChoice;
+    use snow::resolvers::CryptoResolver as _;
+    let choice = match suite {
+        CipherSuite::AesGcm => CipherChoice::AESGCM,
+        CipherSuite::ChaChaPoly => CipherChoice::ChaChaPoly,
+    };
+    let mut cipher = DefaultResolver.resolve_cipher(&choice).unwrap();
+    cipher.set(key);
+    cipher
+}
+
+proptest! {
+    #[test]
+    fn records_agree_with_an_independent_implementation(
+        key in any::<[u8; 32]>(), number in 1..u64::MAX, header in any::<[u8; 4]>(),
+        payload in vec(any::<u8>(), 0..3000), changed in any::<prop::sample::Index>(),
+    ) {
+        for suite in suites() {
+            let mut own = record_cipher(suite, &key);
+            let mut other = snow_cipher(suite, &key);
+            for _ in 0..2 {
+                let mut text = payload.clone();
+                let tag = own.seal(number, &header, &mut text);
+                let mut expected = vec![0; payload.len() + 16];
+                other.encrypt(number, &header, &payload, &mut expected);
+                let sealed = [&text[..], &tag].concat();
+                prop_assert_eq!(&sealed, &expected);
+                prop_assert_eq!(own.open(number, &header, &mut text, &tag), Ok(()));
+                prop_assert_eq!(&text, &payload);
+                // Each bit of the record, its header and its number counts.
+                let mut bad = sealed.clone();
+                bad[changed.index(sealed.len())] ^= 1;
+                let (bad_text, bad_tag) = bad.split_at_mut(payload.len());
+                let bad_tag: &[u8; 16] = (&*bad_tag).try_into().unwrap();
+                prop_assert!(own.open(number, &header, bad_text, bad_tag).is_err());
+                for (number, header) in [
+                    (number - 1, header), (number, [header[0] ^ 1, header[1], header[2], header[3]]),
+                ] {
+                    let mut text = sealed[..payload.len()].to_vec();
+                    prop_assert!(own.open(number, &header, &mut text, &tag).is_err());
+                }
+                // The key of the next round.
+                own.rekey();
+                let mut next = [0; 48];
+                other.encrypt(u64::MAX, &[], &[0; 32], &mut next);
+                other.set(next[..32].try_into().unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn any_script_of_records_gets_the_right_verdicts(script in vec(any::<u8>(), 0..200)) {
+        fuzz::records(&script);
+    }
+}
+
+#[test]
+fn both_sides_get_the_keys_of_the_protocol() {
+    let secret = secret();
+    for cipher in suites() {
+        let terms = HandshakeTerms { encrypts: true, ..terms(&secret, cipher) };
+        let (initiator, message) = HandshakeInitiator::begin(terms).unwrap();
+        let mut other = independent_state(terms, false);
+        let (mut answer, mut tag) = ([0; MESSAGE_BYTES], [0; CONFIRMATION_BYTES]);
+        other.read_message(&message, &mut []).unwrap();
+        other.write_message(&[], &mut answer).unwrap();
+        let (confirmed, confirmation) = initiator.finish(&answer).unwrap();
+        let mut other = other.into_transport_mode().unwrap();
+        other.read_message(&confirmation, &mut []).unwrap();
+        other.write_message(&[], &mut tag).unwrap();
+        let keys = confirmed.check_acceptance(&tag).unwrap().unwrap();
+        assert!(!format!("{keys:?}").contains('['), "{keys:?}");
+        // The records continue the messages of the protocol: number 1 of each direction.
+        let ciphers = keys.record_ciphers();
+        let mut text = *b"a record";
+        let tag = ciphers.sealing.seal(1, &[], &mut text);
+        let mut opened = [0; 8];
+        assert_eq!(other.read_message(&[&text[..], &tag].concat(), &mut opened).unwrap(), 8);
+        assert_eq!(&opened, b"a record");
+        let mut sealed = [0; 24];
+        other.write_message(b"a record", &mut sealed).unwrap();
+        let (text, tag) = sealed.split_at_mut(8);
+        assert_eq!(ciphers.opening.open(1, &[], text, (&*tag).try_into().unwrap()), Ok(()));
+        assert_eq!(text, b"a record");
+    }
+}
+
+#[test]
+fn records_corpus() {
+    replay_corpus("records", fuzz::records);
+}
+
+/// Measures the record layer against the cipher alone, with records of several lengths: `cargo test
+/// --release --lib record_layer_time -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn record_layer_time() {
+    use crate::base::buffer::Dst;
+    use crate::sys::record_layer::{RecordOpener, RecordSealer};
+    const TOTAL: usize = 64 << 20;
+    for (suite, len) in suites().flat_map(|suite| [4, 1 << 10, 16 << 10].map(|len| (suite, len))) {
+        let rounds = (TOTAL / len).min(200_000);
+        let (source, mut into) = (vec![7; len], vec![0; len]);
+        let mut best = [f64::MAX; 2];
+        for _ in 0..5 {
+            let cipher = record_cipher(suite, &[3; 32]);
+            let began = std::time::Instant::now();
+            for round in 1..=rounds as u64 {
+                let tag = cipher.seal(round, &[0; 4], &mut into);
+                cipher.open(round, &[0; 4], &mut into, &tag).unwrap();
+            }
+            best[0] = best[0].min(began.elapsed().as_secs_f64());
+            let mut sealer = RecordSealer::new(record_cipher(suite, &[3; 32]));
+            let mut opener = RecordOpener::new(record_cipher(suite, &[3; 32]));
+            let began = std::time::Instant::now();
+            for _ in 0..rounds {
+                sealer.seal_text(len, |text| text.copy_from_slice(&source)).unwrap();
+                while !sealer.unsent().is_empty() {
+                    let space = opener.space();
+                    let count = space.len().min(sealer.unsent().len());
+                    space[..count].copy_from_slice(&sealer.unsent()[..count]);
+                    opener.add(count);
+                    sealer.mark_sent(count);
+                }
+                assert!(opener.open_next());
+                assert_eq!(opener.take_text(Dst::from(into.as_mut_slice())), len);
+            }
+            best[1] = best[1].min(began.elapsed().as_secs_f64());
+        }
+        let rate = |seconds: f64| (rounds * len) as f64 / seconds / 1e9;
+        println!(
+            "{suite:?}, {len} bytes: cipher {:.2} GB/s, records {:.2} GB/s, share {:.2}, {:.0} ns",
+            rate(best[0]),
+            rate(best[1]),
+            best[0] / best[1],
+            best[1] / rounds as f64 * 1e9
+        );
     }
 }

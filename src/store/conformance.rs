@@ -2,7 +2,7 @@
 //! uses only the trait [`Store`]. A deadline bounds each call.
 
 use super::file::FileOptions;
-use super::tcp::{ClientOptions, ServerOptions};
+use super::tcp::{ClientOptions, Secret, ServerOptions};
 use super::{FileStore, HashStore, PrefixStore, Store, TcpStore};
 use crate::base::{Deadline, ErrorKind};
 use crate::sys::thread;
@@ -26,8 +26,25 @@ fn tcp_only() -> Arc<dyn Store> {
     host_store(ClientOptions { tcp_only: true, ..ClientOptions::default() })
 }
 
+/// Hosts a server that requires encryption, and connects a client to it over TCP.
+fn tcp_encrypted() -> Arc<dyn Store> {
+    let secret = Some(Secret::from_bytes(b"correct horse battery staple").unwrap());
+    host_store(ClientOptions { tcp_only: true, secret, encrypts: true, ..ClientOptions::default() })
+}
+
+/// As [`tcp_encrypted`], over the Unix socket.
+fn unix_encrypted() -> Arc<dyn Store> {
+    let secret = Some(Secret::from_bytes(b"correct horse battery staple").unwrap());
+    host_store(ClientOptions { secret, encrypts: true, ..ClientOptions::default() })
+}
+
 fn host_store(client: ClientOptions) -> Arc<dyn Store> {
-    let server = ServerOptions { bind: "127.0.0.1".to_owned(), ..ServerOptions::default() };
+    let server = ServerOptions {
+        bind: "127.0.0.1".to_owned(),
+        secret: client.secret.clone(),
+        encrypts: client.encrypts,
+        ..ServerOptions::default()
+    };
     Arc::new(TcpStore::host(server, client, &test_deadline()).unwrap())
 }
 
@@ -57,6 +74,8 @@ macro_rules! conformance {
         }
         mod tcp { $(#[test] fn $test() { super::$test(&super::tcp()); })+ }
         mod tcp_only { $(#[test] fn $test() { super::$test(&super::tcp_only()); })+ }
+        mod tcp_encrypted { $(#[test] fn $test() { super::$test(&super::tcp_encrypted()); })+ }
+        mod unix_encrypted { $(#[test] fn $test() { super::$test(&super::unix_encrypted()); })+ }
         mod tcp_under_prefix {
             $(#[test] fn $test() {
                 super::$test(&(super::Arc::new(super::PrefixStore::new("pre", super::tcp())) as _));

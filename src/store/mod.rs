@@ -206,6 +206,11 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Returns true if the keys and values travel over connections that are not encrypted.
+    fn is_unencrypted(&self) -> bool {
+        false
+    }
+
     /// Returns the host and port where other processes reach this store, if it has an address.
     fn address(&self) -> Option<(String, u16)> {
         None

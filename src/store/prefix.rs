@@ -146,6 +146,10 @@ impl Store for PrefixStore {
         self.inner.secret()
     }
 
+    fn is_unencrypted(&self) -> bool {
+        self.inner.is_unencrypted()
+    }
+
     fn address(&self) -> Option<(String, u16)> {
         self.inner.address()
     }

@@ -1,13 +1,18 @@
 //! [`SocketStream`]: a connected stream socket, TCP or Unix. Each read and write selects whether it
-//! may block. A forked child keeps no copy of it, so the peer sees the death of this process.
+//! may block. After [`SocketStream::encrypt`], the socket carries records
+//! ([`record_layer`](super::record_layer)), and the callers still read and write plain bytes. A
+//! forked child keeps no copy of the socket, so the peer sees the death of this process.
 
+use super::encrypted_stream::{EncryptedStream, StreamEnd};
 use super::fork_descriptors::ForkClosed;
+use super::record_layer::RecordCiphers;
 use super::socket;
 use crate::base::buffer::{Dst, Src};
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The limit of [`SocketStream::receive_blocking`].
@@ -34,11 +39,12 @@ pub struct SocketStream {
     /// Dropped before the descriptor is closed.
     _fork_closed: ForkClosed,
     fd: OwnedFd,
+    encryption: OnceLock<Box<EncryptedStream>>,
 }
 
 impl SocketStream {
     fn new(fd: OwnedFd) -> Self {
-        Self { _fork_closed: ForkClosed::list(fd.as_fd()), fd }
+        Self { _fork_closed: ForkClosed::list(fd.as_fd()), fd, encryption: OnceLock::new() }
     }
 
     /// Takes over a TCP connection, and sets it to send small writes without delay and to detect
@@ -73,12 +79,31 @@ impl SocketStream {
         Self::new(stream.into())
     }
 
+    /// Encrypts all bytes of the connection from now on. `received` are the encrypted bytes that
+    /// the caller has already read from the connection.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the connection is encrypted already.
+    pub fn encrypt(&self, ciphers: RecordCiphers, received: &[u8]) -> io::Result<()> {
+        let encryption = Box::new(EncryptedStream::new(ciphers, received));
+        self.encryption.set(encryption).map_err(|_| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Returns true if a receive has a result although the socket may not be readable. Ask before
+    /// each wait for input: an encrypted stream keeps received bytes that no caller has taken.
+    pub fn has_buffered_input(&self) -> bool {
+        self.encryption.get().is_some_and(|encryption| encryption.has_input())
+    }
+
     /// Sends the parts in order, as far as the socket buffer has room, and returns the number of
-    /// sent bytes.
+    /// sent bytes. After a partial send, the next send must begin with the next byte.
     ///
     /// # Errors
     /// The error of the system; `WouldBlock` if there is no room at all.
     pub fn send_parts(&self, parts: &[Src<'_>]) -> io::Result<usize> {
+        if let Some(encryption) = self.encryption.get() {
+            return self.send_encrypted(encryption, parts);
+        }
         let mut sent = 0;
         for parts in parts.chunks(MAX_PARTS_PER_CALL) {
             let wanted: usize = parts.iter().map(|part| part.len()).sum();
@@ -98,6 +123,14 @@ impl SocketStream {
             }
         }
         Ok(sent)
+    }
+
+    fn send_encrypted(&self, encryption: &EncryptedStream, parts: &[Src<'_>]) -> io::Result<usize> {
+        encryption.send(parts, |bytes| self.send_raw(bytes)).map_err(|cause| match cause.kind() {
+            // The connection has ended. Only a sealed end proves that the peer ended it.
+            io::ErrorKind::BrokenPipe => self.check_end().err().unwrap_or(cause),
+            _ => cause,
+        })
     }
 
     fn send_some(&self, parts: &[Src<'_>]) -> io::Result<usize> {
@@ -124,6 +157,9 @@ impl SocketStream {
     /// # Errors
     /// The error of the system; `WouldBlock` if no data is available.
     pub fn receive_into(&self, into: Dst<'_>) -> io::Result<usize> {
+        if let Some(encryption) = self.encryption.get() {
+            return encryption.receive(into, |space| self.receive_raw(space, libc::MSG_DONTWAIT));
+        }
         let (fd, len) = (self.fd.as_raw_fd(), into.len());
         // SAFETY: the call writes at most `len` bytes, which are writable, as the caller of the
         // view's constructor guarantees.
@@ -137,6 +173,9 @@ impl SocketStream {
     /// # Errors
     /// The error of the system; `WouldBlock` if no data is available.
     pub fn receive_parts<const N: usize>(&self, parts: [Dst<'_>; N]) -> io::Result<usize> {
+        if self.encryption.get().is_some() {
+            return self.receive_parts_singly(&parts);
+        }
         let mut vector = parts
             .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
         // SAFETY: all zero bytes are a message without address, parts and control data.
@@ -148,6 +187,22 @@ impl SocketStream {
         // caller of the view's constructor guarantees.
         let got = unsafe { libc::recvmsg(fd, &raw mut message, flags) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn receive_parts_singly(&self, parts: &[Dst<'_>]) -> io::Result<usize> {
+        let mut got = 0;
+        for part in parts {
+            match self.receive_into(*part) {
+                Ok(count) => got += count,
+                // The next call gets the error again.
+                Err(_) if got > 0 => break,
+                Err(cause) => return Err(cause),
+            }
+            if got < part.len() {
+                break;
+            }
+        }
+        Ok(got)
     }
 
     /// Returns true if the connection has data to send, all sent data was acknowledged, and the
@@ -174,9 +229,35 @@ impl SocketStream {
             && info[TCP_INFO_SEND_WINDOW] < info[TCP_INFO_SEGMENT].max(1)
     }
 
+    /// Sends the record by which an encrypted stream ends in order, and the bytes before it,
+    /// without waiting. Returns false if the socket buffer has no room: the caller may wait and
+    /// call again.
+    pub fn try_send_end(&self) -> bool {
+        self.encryption.get().is_none_or(|encryption| {
+            // On a broken connection there is nothing to wait for.
+            encryption.send_end(|bytes| self.send_raw(bytes)).unwrap_or(true)
+        })
+    }
+
+    /// Checks the end of a connection that the system reports as ended by the peer. An encrypted
+    /// stream has ended in order only if the peer has sealed the end, or if unread bytes precede
+    /// it.
+    ///
+    /// # Errors
+    /// `ConnectionAborted` if the connection was cut; `InvalidData` if it carried wrong bytes.
+    pub fn check_end(&self) -> io::Result<()> {
+        let Some(encryption) = self.encryption.get() else { return Ok(()) };
+        match encryption.classify_end(|space| self.receive_raw(space, libc::MSG_DONTWAIT)) {
+            StreamEnd::Orderly => Ok(()),
+            StreamEnd::Failed(error) => Err(error.into()),
+        }
+    }
+
     /// Sends the remaining data and then the end of the stream (FIN). Data from the peer can still
-    /// be received.
+    /// be received. If the buffer of the socket is full, an encrypted stream ends without the
+    /// record of an orderly end ([`SocketStream::try_send_end`]).
     pub fn shutdown_write(&self) {
+        self.try_send_end();
         // Fails only if the connection has already ended.
         drop(socket2::SockRef::from(self).shutdown(std::net::Shutdown::Write));
     }
@@ -223,6 +304,13 @@ impl SocketStream {
     /// # Errors
     /// The error of the system; `WouldBlock` if there is no room.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.encryption.get() {
+            Some(encryption) => self.send_encrypted(encryption, &[Src::from(bytes)]),
+            None => self.send_raw(bytes),
+        }
+    }
+
+    fn send_raw(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the call reads `bytes.len()` bytes of the slice.
         let sent =
@@ -235,7 +323,10 @@ impl SocketStream {
     /// # Errors
     /// The error of the system; `WouldBlock` if no data is available.
     pub fn receive(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.receive_with(bytes, libc::MSG_DONTWAIT)
+        match self.encryption.get() {
+            Some(_) => self.receive_into(Dst::from(bytes)),
+            None => self.receive_raw(bytes, libc::MSG_DONTWAIT),
+        }
     }
 
     /// Like [`SocketStream::receive`], but waits for data for at most [`RECEIVE_TIMEOUT`].
@@ -243,16 +334,27 @@ impl SocketStream {
     /// # Errors
     /// The error of the system; `WouldBlock` if no data has arrived.
     pub fn receive_blocking(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.receive_with(bytes, 0)
+        if self.encryption.get().is_none() {
+            return self.receive_raw(bytes, 0);
+        }
+        match self.receive(bytes) {
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
+                // Wait without a lock. The receive after the wait reads the bytes.
+                self.receive_raw(&mut [0], libc::MSG_PEEK)?;
+                self.receive(bytes)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Returns true while the peer has neither closed the connection nor sent unread data.
     pub fn is_open_and_silent(&self) -> bool {
-        let outcome = self.receive_with(&mut [0], libc::MSG_DONTWAIT | libc::MSG_PEEK);
-        outcome.is_err_and(|cause| cause.kind() == io::ErrorKind::WouldBlock)
+        let is_silent = self.encryption.get().is_none_or(|encryption| encryption.is_silent());
+        let outcome = self.receive_raw(&mut [0], libc::MSG_DONTWAIT | libc::MSG_PEEK);
+        is_silent && outcome.is_err_and(|cause| cause.kind() == io::ErrorKind::WouldBlock)
     }
 
-    fn receive_with(&self, bytes: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
+    fn receive_raw(&self, bytes: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
         let (fd, len) = (self.fd.as_raw_fd(), bytes.len());
         // SAFETY: the call writes at most `len` bytes to the slice.
         let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), len, flags) };

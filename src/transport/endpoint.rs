@@ -92,7 +92,8 @@ pub trait Endpoint: Send + Sync {
 
     /// Writes the parts, one after another, to a stream, until all are written or the stream
     /// accepts no more bytes. Never blocks. Returns the number of bytes written. If some bytes were
-    /// not written, the next call must begin with these bytes: a part of them may be copied already.
+    /// not written, the next call must begin with these bytes: a part of them may be copied
+    /// or encrypted already.
     ///
     /// # Errors
     /// `PeerFailed`; `Connection` if the peer cannot be reached.

@@ -3,6 +3,7 @@
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::sys::poll::{self, Interest, PollEvents, PollSet, Poller};
+use crate::sys::stream::SocketStream;
 use crate::sys::unix;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,6 +45,18 @@ pub fn wait_for_events(
 #[allow(clippy::disallowed_methods, reason = "the only caller of this function")]
 pub fn wait_for_any(set: &mut PollSet, limit: Duration) -> std::io::Result<()> {
     set.wait(limit)
+}
+
+/// Sends the record by which an encrypted stream ends in order, and the bytes before it. Waits for
+/// room in the socket buffer until the deadline; ends early if the connection breaks. A stream that
+/// is not encrypted needs no such record.
+pub fn send_end(stream: &SocketStream, deadline: &Deadline) {
+    while !stream.try_send_end() {
+        match ready_within(stream.as_fd(), Interest::WRITE, deadline) {
+            Ok(true) => {}
+            Ok(false) | Err(_) => break,
+        }
+    }
 }
 
 /// Waits until the descriptor is ready.

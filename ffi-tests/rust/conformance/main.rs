@@ -57,6 +57,10 @@ mod oracle;
 use dist::base;
 
 use matrix::Transport;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::Command;
 
 #[test]
 fn covering_part_inproc() {
@@ -76,4 +80,27 @@ fn covering_part_tcp() {
 #[test]
 fn covering_part_mixed() {
     pair_coverage::run(Transport::Mixed);
+}
+
+/// Runs tests again, in a process whose ranks encrypt their connections.
+#[test]
+fn encrypted_connections() {
+    let path = std::env::temp_dir().join(format!("dist-conformance-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    file.as_mut().unwrap().write_all(b"correct horse battery staple").unwrap();
+    let tests = [
+        "covering_part_tcp",
+        "custom_operators::operators_fold_in_rank_order_over_every_transport",
+        "mismatch_errors::mismatched_peers_across_nodes_are_detected",
+    ];
+    let run = Command::new(std::env::current_exe().unwrap())
+        .arg("--exact")
+        .args(tests)
+        .envs([("DIST_SECURITY", "encrypt"), ("DIST_STORE_SECRET_FILE", path.to_str().unwrap())])
+        .output();
+    fs::remove_file(&path).unwrap();
+    let run = run.unwrap();
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{text}\n{}", String::from_utf8_lossy(&run.stderr));
+    assert!(text.contains(&format!("{} passed", tests.len())), "{text}");
 }

@@ -141,7 +141,7 @@ impl MatrixRun<'_> {
             timeout_ms: LIMIT_MS,
             connect_timeout_ms: LIMIT_MS,
             global_ranks: None,
-            job_secret: None,
+            job_secret: dist::api::environment::job_secret().unwrap(),
         };
         Group::create(options).unwrap()
     }

@@ -35,7 +35,7 @@ pub(crate) fn run_ranks(
                     timeout_ms: LIMIT_MS,
                     connect_timeout_ms: LIMIT_MS,
                     global_ranks: None,
-                    job_secret: None,
+                    job_secret: dist::api::environment::job_secret().unwrap(),
                 })
                 .unwrap();
                 body(&RankUnderTest { group });

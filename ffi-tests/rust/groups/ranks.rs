@@ -42,7 +42,7 @@ pub(crate) fn run_ranks_with(
                     timeout_ms: 60_000,
                     connect_timeout_ms: 60_000,
                     global_ranks: None,
-                    job_secret: None,
+                    job_secret: dist::api::environment::job_secret().unwrap(),
                 });
                 body(Arc::new(group.unwrap()));
             });

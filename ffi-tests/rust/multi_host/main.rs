@@ -7,6 +7,7 @@
 mod collectives;
 mod containers;
 mod deaths;
+mod encrypted;
 mod failures;
 mod garbage_connections;
 #[path = "../harness/mod.rs"]

@@ -1,10 +1,12 @@
 //! Jobs on several hosts with and without a secret: the warning of `dist_init`, and the secret of
 //! jobs whose launcher hosts a store without secrets, as torchrun does.
 
-use super::{assert_both_succeeded, secret_of, start_rank};
+use super::{SECURITY, assert_both_succeeded, secret_of, start_rank};
 use crate::harness::{FinishedJob, TestJob};
+use dist::base::deadline::Deadline;
 use dist::ffi::types::DIST_ERR_AUTH;
-use dist::store::tcp::{Server, ServerOptions};
+use dist::store::Store as _;
+use dist::store::tcp::{ClientOptions, Server, ServerOptions, TcpStore};
 
 const PROGRAM: &str = "init\ndescribe\nall_reduce f32 SUM 1000\nfinalize\nleaks\n";
 
@@ -48,6 +50,23 @@ fn job_on_one_host_does_not_warn() {
     let ended = job.finish();
     assert_both_succeeded(&ended, PROGRAM);
     assert_eq!(warnings(&ended, "0"), 0);
+}
+
+/// A store without a secret cannot encrypt, so no rank sends it a key or value.
+#[test]
+fn open_store_of_the_launcher_is_refused_with_encrypt() {
+    let bind = "127.0.0.1".to_owned();
+    let server = Server::start(ServerOptions { bind, ..ServerOptions::default() }).unwrap();
+    let ended = run_with_open_store(&server, &[(SECURITY, "encrypt".to_owned())]);
+    let words = ["DIST_SECURITY=encrypt", "DIST_SECURITY=none", "launcher"];
+    for rank in ["0", "1"] {
+        ended.report(rank, "init").assert_failed(DIST_ERR_AUTH, &words);
+    }
+    let client = ClientOptions { port: server.port(), ..ClientOptions::default() };
+    let client = ClientOptions { host: "127.0.0.1".to_owned(), ..client };
+    let deadline = Deadline::after_ms(20_000);
+    let store = TcpStore::connect(client, &deadline).unwrap();
+    assert_eq!(store.list_keys(&deadline).unwrap(), Vec::<Vec<u8>>::new());
 }
 
 /// Runs a job whose launcher hosts a store without a secret.

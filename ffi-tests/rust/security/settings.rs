@@ -2,9 +2,7 @@
 
 use super::{SECRET_FILE, SECURITY, assert_both_succeeded, secret_of, start_rank, start_rank_on};
 use crate::harness::{FinishedJob, TestHost, TestJob};
-use dist::ffi::types::{
-    DIST_ERR_AUTH, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_PEER_FAILED, DIST_ERR_UNSUPPORTED,
-};
+use dist::ffi::types::{DIST_ERR_AUTH, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_PEER_FAILED};
 use std::fs;
 
 const INIT: &str = "init connect_timeout_ms=20000";
@@ -37,6 +35,7 @@ fn jobs_run_with_each_setting() {
     for (setting, has_secret) in [
         (None, true),
         (Some("auth"), true),
+        (Some("encrypt"), true),
         (Some("none"), true),
         (None, false),
         (Some("none"), false),
@@ -48,11 +47,18 @@ fn jobs_run_with_each_setting() {
 
 #[test]
 fn survivors_of_a_job_with_a_secret_make_a_new_group() {
+    for setting in ["auth", "encrypt"] {
+        shrink_job(setting);
+    }
+}
+
+/// Kills a rank of a job with this setting. The survivors make a new group.
+fn shrink_job(setting: &str) {
     let program = "init\nloop all_reduce f32 SUM 1000\nshrink rest timeout_ms=30000\n\
                    all_reduce f32 SUM 1000 on=rest\nall_reduce f32 SUM 300000 on=rest\n\
                    release rest\nfinalize\nleaks\n";
     let mut job = TestJob::new();
-    let variables = [secret_of(&job)];
+    let variables = [secret_of(&job), (SECURITY, setting.to_owned())];
     for rank in 0..3 {
         let host = TestHost::on_this_network(&format!("host-{rank}"));
         start_rank_on(&mut job, &host, rank, 3, &variables, program);
@@ -70,9 +76,12 @@ fn survivors_of_a_job_with_a_secret_make_a_new_group() {
 
 #[test]
 fn description_names_the_setting() {
-    for (setting, has_secret, expected) in
-        [(None, true, "auth"), (Some("none"), true, "none"), (None, false, "none")]
-    {
+    for (setting, has_secret, expected) in [
+        (None, true, "auth"),
+        (Some("encrypt"), true, "encrypt"),
+        (Some("none"), true, "none"),
+        (None, false, "none"),
+    ] {
         let ended = run([setting; 2], has_secret, |_| "init\ndescribe\nfinalize\n".to_owned());
         let description = ended.report("1", "describe").message;
         assert!(description.contains(&format!("\"security\":\"{expected}\"")), "{description}");
@@ -85,6 +94,9 @@ fn different_settings_are_refused_on_both_ranks() {
         ([Some("none"), None], ["DIST_SECURITY=none", "DIST_SECURITY=auth"]),
         ([None, Some("none")], ["DIST_SECURITY=none", "DIST_SECURITY=auth"]),
         ([None, Some("encrypt")], ["DIST_SECURITY=encrypt", "DIST_SECURITY=auth"]),
+        ([Some("encrypt"), None], ["DIST_SECURITY=encrypt", "DIST_SECURITY=auth"]),
+        ([Some("none"), Some("encrypt")], ["DIST_SECURITY=encrypt", "DIST_SECURITY=none"]),
+        ([Some("encrypt"), Some("none")], ["DIST_SECURITY=encrypt", "DIST_SECURITY=none"]),
     ] {
         let ended = run(settings, true, |_| format!("{INIT}\nleaks\n"));
         for rank in ["0", "1"] {
@@ -98,8 +110,8 @@ fn different_settings_are_refused_on_both_ranks() {
 fn unusable_settings_are_refused_on_both_ranks() {
     for (setting, has_secret, status, words) in [
         ("auth", false, DIST_ERR_AUTH, ["DIST_SECURITY=auth", "DIST_SECURITY=none"]),
-        ("encrypt", true, DIST_ERR_UNSUPPORTED, ["DIST_SECURITY=encrypt", "DIST_SECURITY=auth"]),
-        ("strict", true, DIST_ERR_INVALID_ARGUMENT, ["DIST_SECURITY=\"strict\"", "auth nor none"]),
+        ("encrypt", false, DIST_ERR_AUTH, ["DIST_SECURITY=encrypt", "DIST_SECURITY=none"]),
+        ("strict", true, DIST_ERR_INVALID_ARGUMENT, ["DIST_SECURITY=\"strict\"", "encrypt"]),
     ] {
         let ended = run([Some(setting); 2], has_secret, |_| format!("{INIT}\nleaks\n"));
         for rank in ["0", "1"] {

@@ -181,7 +181,24 @@ fn member_error(culprit: Culprit, members: &[Rank]) -> Option<Error> {
 fn requested_security(options: &GroupOptions) -> Result<(SecuritySetting, Result<LinkSecurity>)> {
     let secret = options.store.secret().or(options.job_secret.as_ref());
     let setting = SecuritySetting::requested(secret.is_some())?;
-    Ok((setting, LinkSecurity::new(setting, secret)))
+    let security = LinkSecurity::new(setting, secret).and_then(|security| {
+        match setting == SecuritySetting::Encrypt && options.store.is_unencrypted() {
+            true => Err(unencrypted_store_error(options.store.as_ref())),
+            false => Ok(security),
+        }
+    });
+    Ok((setting, security))
+}
+
+fn unencrypted_store_error(store: &dyn Store) -> Error {
+    let message = format!(
+        "{name}=encrypt, but the connections of {} are not encrypted, which is the setting \
+         {name}=none or {name}=auth: create the store with the job's secret in a process with \
+         {name}=encrypt",
+        store.describe(),
+        name = config::SECURITY.name
+    );
+    Error::new(ErrorKind::Auth, message)
 }
 
 fn check_options(options: &GroupOptions) -> Result<()> {

@@ -1,12 +1,12 @@
 //! One client connection of the server: its socket, its request reader (`request_reader`), and the
 //! replies that are not sent yet.
 
-use super::handshake::ServerHandshake;
+use super::handshake::{ServerHandshake, StoreSecurity};
 use super::proto::StoreRequest;
 use super::request_handler::ClientRejection;
 use super::request_reader::RequestReader;
 use super::waiters::ConnectionId;
-use crate::security::{CipherSet, Secret};
+use crate::security::CipherSet;
 use crate::sys::poll::{Interest, Poller};
 use crate::sys::stream::{SocketStream, is_transient};
 use std::fmt;
@@ -68,10 +68,10 @@ impl ClientConnection {
         stream: SocketStream,
         name: ClientName,
         id: ConnectionId,
-        secret: Option<&Secret>,
+        security: &StoreSecurity,
         poller: &Poller,
     ) -> io::Result<Self> {
-        let handshake = ServerHandshake::new(secret, CipherSet::of_this_processor());
+        let handshake = ServerHandshake::new(security, CipherSet::of_this_processor());
         poller.add(stream.as_fd(), id, Interest::READ)?;
         Ok(Self {
             stream,
@@ -147,7 +147,18 @@ impl ClientConnection {
         &mut self,
         input: &mut &[u8],
     ) -> Result<Option<StoreRequest<'static>>, ClientRejection> {
-        self.request_reader.next_request(input, &mut self.output)
+        let request = self.request_reader.next_request(input, &mut self.output)?;
+        if let Some(keys) = self.request_reader.take_keys() {
+            // The client has received all plain replies, or it could not have sent its proof.
+            let outcome = self.stream.encrypt(keys.record_ciphers(), std::mem::take(input));
+            outcome.map_err(|_| ClientRejection::EncryptedTwice)?;
+        }
+        Ok(request)
+    }
+
+    /// Returns true if a receive has a result although the socket may not be readable.
+    pub(super) fn has_buffered_input(&self) -> bool {
+        !self.is_read_closed && self.stream.has_buffered_input()
     }
 
     /// Sends as many bytes as the socket accepts.

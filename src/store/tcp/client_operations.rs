@@ -219,6 +219,11 @@ impl Store for TcpStore {
         self.pool.peer().secret.as_ref()
     }
 
+    fn is_unencrypted(&self) -> bool {
+        let peer = self.pool.peer();
+        peer.secret.is_none() || !peer.encrypts
+    }
+
     fn address(&self) -> Option<(String, u16)> {
         let peer = self.pool.peer();
         Some((peer.host.clone(), peer.port))

@@ -52,6 +52,9 @@ pub struct ClientOptions {
     /// The secret of the job. The server and this client must prove to each other that they hold
     /// it.
     pub secret: Option<Secret>,
+    /// Whether the connections must be encrypted. They are also encrypted if the server requires
+    /// it. Has no effect without a secret.
+    pub encrypts: bool,
 }
 
 /// The server's address and the options for connections to it.
@@ -66,13 +69,15 @@ pub(super) struct StoreEndpoint {
     pub(super) tcp_only: bool,
     /// The secret that both sides must prove to hold.
     pub(super) secret: Option<Secret>,
+    /// Whether this client requires encryption.
+    pub(super) encrypts: bool,
 }
 
 impl StoreEndpoint {
     /// Builds the endpoint from the client's options.
     pub(super) fn new(options: &ClientOptions, local_address: Option<SocketAddr>) -> Self {
-        let ClientOptions { host, port, tcp_only, secret, .. } = options.clone();
-        Self { host, port, local_address, tcp_only, secret }
+        let ClientOptions { host, port, tcp_only, secret, encrypts, .. } = options.clone();
+        Self { host, port, local_address, tcp_only, secret, encrypts }
     }
 }
 
@@ -209,7 +214,7 @@ fn validate_connection(
     deadline: &Deadline,
 ) -> std::result::Result<StoreConnection, StoreConnectFailure> {
     let limit = deadline.capped(VALIDATION_TIMEOUT);
-    let failure = match connection.validate(peer.secret.as_ref(), &limit) {
+    let failure = match connection.validate(peer.secret.as_ref(), peer.encrypts, &limit) {
         Ok(()) => return Ok(connection),
         Err(RequestFailure::Refused(proto::SERVER_FULL)) => {
             let message = format!(
@@ -315,6 +320,7 @@ mod tests {
                 local_address: None,
                 tcp_only: false,
                 secret: None,
+                encrypts: false,
             }
             .to_string()
         };

@@ -6,7 +6,7 @@
 //! the deadline passes, because the client can cancel them.
 
 use super::client_io::{await_ready, receive_some};
-use super::handshake::{AuthFailure, ClientHandshake, PROOF_BYTES, ServerReply};
+use super::handshake::{AuthFailure, ClientHandshake, ClientProof, ServerReply};
 use super::proto::{self, Bytes, StoreRequest};
 use super::request_failure::{RequestFailure, RequestResult};
 use crate::base::Deadline;
@@ -90,16 +90,27 @@ impl StoreConnection {
     }
 
     /// Sends VALIDATE and PING, and checks the reply to PING. If there is a secret, the two sides
-    /// first authenticate each other. VALIDATE and PING go out in one write, because torch's server
-    /// cannot parse a VALIDATE that arrives in pieces.
+    /// first authenticate each other, and encrypt the connection if one of them requires it.
+    /// VALIDATE and PING go out in one write, because torch's server cannot parse a VALIDATE that
+    /// arrives in pieces.
     pub(super) fn validate(
         &mut self,
         secret: Option<&Secret>,
+        encrypts: bool,
         deadline: &Deadline,
     ) -> RequestResult<()> {
         let mut hello = Vec::new();
         if let Some(secret) = secret {
-            hello.extend(self.authenticate(secret, deadline)?);
+            match self.authenticate(secret, encrypts, deadline)? {
+                (proof, None) => hello.extend(proof),
+                (proof, Some(keys)) => {
+                    self.write_all(&proof, deadline)?;
+                    let received = &self.input[self.read_start..self.read_end];
+                    let encrypted = self.stream.encrypt(keys.record_ciphers(), received);
+                    encrypted.map_err(|cause| RequestFailure::Lost { cause, was_sent: true })?;
+                    (self.read_start, self.read_end) = (0, 0);
+                }
+            }
         }
         let nonce = self.nonce;
         StoreRequest::Validate(proto::MAGIC).encode(&mut hello);
@@ -116,17 +127,18 @@ impl StoreConnection {
     }
 
     /// Checks that the server holds the secret. Returns the message that proves the same of this
-    /// client, for the caller to send.
+    /// client, for the caller to send, and the keys if the connection is encrypted after it.
     fn authenticate(
         &mut self,
         secret: &Secret,
+        mut encrypts: bool,
         deadline: &Deadline,
-    ) -> RequestResult<[u8; PROOF_BYTES]> {
+    ) -> RequestResult<ClientProof> {
         let offered = CipherSet::of_this_processor();
         let mut choice = offered;
         loop {
             let (handshake, challenge) =
-                ClientHandshake::begin(secret, offered, choice).map_err(|error| {
+                ClientHandshake::begin(secret, offered, choice, encrypts).map_err(|error| {
                     RequestFailure::Lost { cause: io::Error::other(error), was_sent: false }
                 })?;
             self.write_all(&challenge, deadline)?;
@@ -144,7 +156,8 @@ impl StoreConnection {
                 ServerReply::OtherSuite if choice != CipherSet::EVERY_PROCESSOR => {
                     choice = CipherSet::EVERY_PROCESSOR;
                 }
-                ServerReply::OtherSuite => {
+                ServerReply::EncryptionRequired if !encrypts => encrypts = true,
+                ServerReply::OtherSuite | ServerReply::EncryptionRequired => {
                     return Err(RequestFailure::AuthFailed(AuthFailure::NotAStore(word)));
                 }
             }

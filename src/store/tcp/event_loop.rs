@@ -6,6 +6,7 @@
 //! implements the effect of the requests.
 
 use super::client_connection::{ClientConnection, ClientName, ReadEvent};
+use super::handshake::StoreSecurity;
 use super::listener::StoreListener;
 use super::proto;
 use super::request_handler::{ClientRejection, MAX_PENDING_BYTES, RequestHandler};
@@ -13,7 +14,6 @@ use super::waiters::ConnectionId;
 use crate::base::Result;
 use crate::base::error::Error;
 use crate::base::log::LogLevel;
-use crate::security::Secret;
 use crate::sys::descriptor::above_standard_streams;
 use crate::sys::limits;
 use crate::sys::poll::{self, Interest, PollEvent, PollEvents, Poller};
@@ -66,8 +66,8 @@ pub(super) struct ServerEventLoop {
     /// descriptor open.
     _stop: UnixStream,
     handler: RequestHandler,
-    /// The secret that each client must prove to hold.
-    secret: Option<Secret>,
+    /// The secret that each client must prove to hold, and whether connections are encrypted.
+    security: StoreSecurity,
     clients: HashMap<ConnectionId, ClientConnection>,
     next_id: ConnectionId,
     /// Connections that have not sent VALIDATE when they were added, with their time limit for it,
@@ -111,7 +111,7 @@ impl From<ClientRejection> for DisconnectReason {
 impl ServerEventLoop {
     /// Creates the event loop. It accepts clients from `listeners`, and ends when the other end of
     /// `stop` is closed. The values of the store may take about `max_bytes` of memory. Clients must
-    /// prove to hold `secret`, if there is one.
+    /// prove to hold the secret of `security`, if there is one.
     ///
     /// # Errors
     /// `System` if the poller cannot be created.
@@ -119,7 +119,7 @@ impl ServerEventLoop {
         listeners: Vec<StoreListener>,
         stop: UnixStream,
         max_bytes: usize,
-        secret: Option<Secret>,
+        security: StoreSecurity,
     ) -> Result<Self> {
         let poller = Poller::new()?;
         let share = limits::max_open_files()? / DESCRIPTOR_DIVISOR;
@@ -137,7 +137,7 @@ impl ServerEventLoop {
             listeners,
             _stop: stop,
             handler: RequestHandler::new(max_bytes),
-            secret,
+            security,
             clients: HashMap::new(),
             next_id: FIRST_CONNECTION_ID,
             unvalidated: VecDeque::new(),
@@ -254,7 +254,7 @@ impl ServerEventLoop {
             return;
         }
         let id = self.next_id;
-        match ClientConnection::register(stream, name, id, self.secret.as_ref(), &self.poller) {
+        match ClientConnection::register(stream, name, id, &self.security, &self.poller) {
             Ok(client) => {
                 self.next_id += 1;
                 self.unvalidated.push_back((Instant::now() + VALIDATION_TIMEOUT, id));
@@ -366,18 +366,11 @@ impl ServerEventLoop {
     ) -> std::result::Result<(), DisconnectReason> {
         if event.readable {
             let mut chunk = std::mem::take(&mut self.chunk);
-            let outcome = match client.receive(&mut chunk) {
-                Ok(ReadEvent::Bytes(received)) => {
-                    self.serve_requests(id, client, &chunk[..received])
-                }
-                Ok(ReadEvent::Closed) => {
-                    self.handler.remove_connection(id, &mut self.woken_clients);
-                    self.answer_woken(None);
-                    Ok(())
-                }
-                Ok(ReadEvent::Nothing) => Ok(()),
-                Err(cause) => Err(cause.into()),
-            };
+            let mut outcome = self.read_requests(id, client, &mut chunk);
+            // The poller does not report bytes that an encrypted connection has received already.
+            while outcome.is_ok() && client.has_buffered_input() {
+                outcome = self.read_requests(id, client, &mut chunk);
+            }
             self.chunk = chunk;
             if outcome.is_err() {
                 // The client is disconnected now. First send the replies to its valid requests,
@@ -392,6 +385,24 @@ impl ServerEventLoop {
         }
         client.update_interest(id, &self.poller)?;
         Ok(())
+    }
+
+    /// Reads once from the connection, and serves the requests that have arrived.
+    fn read_requests(
+        &mut self,
+        id: ConnectionId,
+        client: &mut ClientConnection,
+        chunk: &mut [u8],
+    ) -> std::result::Result<(), DisconnectReason> {
+        match client.receive(chunk)? {
+            ReadEvent::Bytes(received) => self.serve_requests(id, client, &chunk[..received]),
+            ReadEvent::Closed => {
+                self.handler.remove_connection(id, &mut self.woken_clients);
+                self.answer_woken(None);
+                Ok(())
+            }
+            ReadEvent::Nothing => Ok(()),
+        }
     }
 
     fn serve_requests(

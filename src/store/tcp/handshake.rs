@@ -4,9 +4,9 @@
 //!
 //! | from | bytes | meaning |
 //! |---|---|---|
-//! | client | 66, the suites that it supports, the chosen suite, a Noise message | CHALLENGE |
+//! | client | 66, its suites, the chosen suite, 1 or 0, a Noise message | CHALLENGE |
 //! | server | "KNOW", a Noise message | proves that the server holds the secret |
-//! | client | 67, the confirmation | PROOF; VALIDATE and PING follow in the same write |
+//! | client | 67, the confirmation | PROOF; VALIDATE and PING follow |
 //!
 //! The module [`crate::security::handshake`] makes and checks the Noise messages. The
 //! server reads no request before it has checked the client's proof. The *suites* are cipher
@@ -14,6 +14,13 @@
 //! server replies "CHAC", and the client repeats its challenge with the suite that every processor
 //! supports. The Noise messages contain the suites of the client. So if an attacker sends "CHAC" to
 //! a client whose best suite the server supports, the server rejects the client.
+//!
+//! The number 1 in the challenge says that the connection is *encrypted*: every byte after the
+//! client's confirmation belongs to a sealed record. A connection is encrypted if one of the two
+//! sides requires it (`DIST_SECURITY=encrypt`). If only the server does, it replies "CRYP" to a
+//! challenge with the number 0, and the client repeats its challenge with 1. The Noise messages
+//! contain this number, too, so an attacker cannot make the two sides disagree, and no side that
+//! requires encryption accepts a connection without it.
 //!
 //! If the server rejects the client, it sends one of these four-byte status words and closes the
 //! connection. A client of torch takes the word for a wrong reply to its PING, and gives up.
@@ -25,11 +32,12 @@
 //! | "DENY" | the client's challenge or proof is wrong |
 //!
 //! The functions convert bytes to bytes: they do no I/O and do not wait. The handshake
-//! authenticates both sides once, at the start of the connection. Later bytes are neither encrypted
-//! nor signed.
+//! authenticates both sides once, at the start of the connection. If the connection is not
+//! encrypted, later bytes are neither encrypted nor signed.
 
 use super::proto::{Opcode, StatusWord};
 use crate::base::{Error, ErrorKind, Result};
+use crate::security::connection_keys::ConnectionKeys;
 use crate::security::handshake::{
     self, CONFIRMATION_BYTES, HandshakeInitiator, HandshakeResponder, HandshakeTerms,
 };
@@ -42,7 +50,7 @@ const CHALLENGE: u8 = 66;
 const PROOF: u8 = 67;
 
 /// The length of a CHALLENGE message, in bytes.
-pub const CHALLENGE_BYTES: usize = 3 + handshake::MESSAGE_BYTES;
+pub const CHALLENGE_BYTES: usize = 4 + handshake::MESSAGE_BYTES;
 /// The length of a PROOF message, in bytes.
 pub const PROOF_BYTES: usize = 1 + CONFIRMATION_BYTES;
 /// The length of the server's answer in bytes, without the word "KNOW" in front.
@@ -54,12 +62,14 @@ const INTRODUCTION_BYTES: usize = 10;
 const KNOW: StatusWord = *b"KNOW";
 /// Requests a challenge with [`CipherSuite::ChaChaPoly`].
 const OTHER_SUITE: StatusWord = *b"CHAC";
+/// Requests a challenge for an encrypted connection.
+const ENCRYPTION_REQUIRED: StatusWord = *b"CRYP";
 
 const _: () = assert!(INTRODUCTION_BYTES < CHALLENGE_BYTES && PROOF_BYTES < CHALLENGE_BYTES);
 
 /// Returns the text that both sides must have in common, in addition to the secret.
-fn prologue(offered: u8, chosen: u8) -> Vec<u8> {
-    [&b"libdist store connection 1"[..], &[offered, chosen]].concat()
+fn prologue(offered: u8, chosen: u8, encrypts: u8) -> Vec<u8> {
+    [&b"libdist store connection 2"[..], &[offered, chosen, encrypts]].concat()
 }
 
 /// The reason why a server rejects a client in the handshake.
@@ -92,6 +102,15 @@ impl AuthRefusal {
     }
 }
 
+/// The protection of the connections to a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreSecurity {
+    /// The secret that clients must prove to hold.
+    pub secret: Option<Secret>,
+    /// Whether the server requires encryption. Has no effect without a secret.
+    pub encrypts: bool,
+}
+
 /// The progress of the server's handshake with one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthProgress {
@@ -105,35 +124,48 @@ pub enum AuthProgress {
 #[derive(Debug)]
 enum AuthState {
     Initial,
-    /// The server has requested a challenge with another suite.
-    AwaitingOtherSuite,
+    /// The server has requested another challenge.
+    AwaitingOtherChallenge(ChallengeRequests),
     /// The server expects the client's proof.
     AwaitingProof(HandshakeResponder),
     Finished(std::result::Result<(), AuthRefusal>),
 }
 
+/// The reasons for which the server has requested another challenge. It requests each change once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ChallengeRequests {
+    other_suite: bool,
+    encryption: bool,
+}
+
 /// The server's side of the handshake, one per connection.
 #[derive(Debug)]
 pub struct ServerHandshake {
-    secret: Option<Secret>,
+    security: StoreSecurity,
     ciphers: CipherSet,
     state: AuthState,
+    keys: Option<ConnectionKeys>,
     /// The first `received_bytes` bytes are the part of the expected message that has arrived.
     message: [u8; CHALLENGE_BYTES],
     received_bytes: usize,
 }
 
 impl ServerHandshake {
-    /// Creates the handshake of a server with or without a secret. `ciphers` are the suites that
-    /// the server supports.
-    pub fn new(secret: Option<&Secret>, ciphers: CipherSet) -> Self {
+    /// Creates the handshake of a server. `ciphers` are the suites that the server supports.
+    pub fn new(security: &StoreSecurity, ciphers: CipherSet) -> Self {
         Self {
-            secret: secret.cloned(),
+            security: security.clone(),
             ciphers,
             state: AuthState::Initial,
+            keys: None,
             message: [0; CHALLENGE_BYTES],
             received_bytes: 0,
         }
+    }
+
+    /// Returns the keys of a complete handshake, if the connection is encrypted.
+    pub fn take_keys(&mut self) -> Option<ConnectionKeys> {
+        self.keys.take()
     }
 
     /// Processes bytes that the client sent, in pieces of any size. Appends the server's messages
@@ -175,7 +207,7 @@ impl ServerHandshake {
         let first = if self.received_bytes > 0 { self.message[0] } else { *input.first()? };
         let is_initial = matches!(self.state, AuthState::Initial);
         let awaits_proof = matches!(self.state, AuthState::AwaitingProof(_));
-        Some(match (self.secret.clone(), first) {
+        Some(match (self.security.secret.clone(), first) {
             (None, CHALLENGE) => {
                 self.collect_message(CHALLENGE_BYTES, input)?;
                 Err(AuthRefusal::NoSecret)
@@ -204,26 +236,33 @@ impl ServerHandshake {
         secret: &Secret,
         output: &mut Vec<u8>,
     ) -> std::result::Result<AuthState, AuthRefusal> {
-        let [_, offered, chosen, noise @ ..] = &self.message;
-        let prologue = prologue(*offered, *chosen);
+        let [_, offered, chosen, encrypts, noise @ ..] = &self.message;
+        let prologue = prologue(*offered, *chosen, *encrypts);
         let offered = CipherSet::from_number(*offered);
         let best = self.ciphers.best_common(offered);
-        let Some(chosen) = CipherSuite::from_number(*chosen) else {
+        let Some(chosen) = CipherSuite::from_number(*chosen).filter(|_| *encrypts <= 1) else {
             return Err(AuthRefusal::WrongProof);
         };
-        if chosen != best && chosen == offered.best_common(offered) {
-            return match self.state {
-                AuthState::Initial => {
-                    output.extend(OTHER_SUITE);
-                    Ok(AuthState::AwaitingOtherSuite)
-                }
-                _ => Err(AuthRefusal::WrongProof),
-            };
+        let encrypts = *encrypts == 1;
+        let mut requested = match self.state {
+            AuthState::AwaitingOtherChallenge(requested) => requested,
+            _ => ChallengeRequests::default(),
+        };
+        if self.security.encrypts && !encrypts && !requested.encryption {
+            requested.encryption = true;
+            output.extend(ENCRYPTION_REQUIRED);
+            return Ok(AuthState::AwaitingOtherChallenge(requested));
         }
-        if chosen != best {
+        let is_best_of_client = chosen == offered.best_common(offered);
+        if chosen != best && is_best_of_client && !requested.other_suite {
+            requested.other_suite = true;
+            output.extend(OTHER_SUITE);
+            return Ok(AuthState::AwaitingOtherChallenge(requested));
+        }
+        if chosen != best || (self.security.encrypts && !encrypts) {
             return Err(AuthRefusal::WrongProof);
         }
-        let terms = HandshakeTerms { secret, cipher: chosen, prologue: &prologue };
+        let terms = HandshakeTerms { secret, cipher: chosen, prologue: &prologue, encrypts };
         let (responder, answer) =
             HandshakeResponder::answer(terms, noise).map_err(|_| AuthRefusal::WrongProof)?;
         output.extend(KNOW);
@@ -237,7 +276,10 @@ impl ServerHandshake {
         confirmation.copy_from_slice(&self.message[1..PROOF_BYTES]);
         match std::mem::replace(&mut self.state, AuthState::Initial) {
             AuthState::AwaitingProof(responder) => match responder.finish(&confirmation) {
-                Ok(_) => Ok(AuthState::Finished(Ok(()))),
+                Ok((_, keys)) => {
+                    self.keys = keys;
+                    Ok(AuthState::Finished(Ok(())))
+                }
                 Err(_) => Err(AuthRefusal::WrongProof),
             },
             _ => Err(AuthRefusal::WrongProof),
@@ -271,11 +313,17 @@ pub enum ServerReply {
     Answer,
     /// The client must repeat its challenge with [`CipherSet::EVERY_PROCESSOR`] as its choice.
     OtherSuite,
+    /// The client must repeat its challenge for an encrypted connection.
+    EncryptionRequired,
 }
+
+/// The proof message of a client, and the keys, if the connection is encrypted after this message.
+pub type ClientProof = ([u8; PROOF_BYTES], Option<ConnectionKeys>);
 
 impl ClientHandshake {
     /// Starts the handshake with the best suite of `choice`. `offered` are the suites that the
-    /// client supports. Returns the client's first message, too.
+    /// client supports. `encrypts` says whether the connection is encrypted. Returns the client's
+    /// first message, too.
     ///
     /// # Errors
     /// `Internal` if the kernel provides no random bytes.
@@ -283,14 +331,16 @@ impl ClientHandshake {
         secret: &Secret,
         offered: CipherSet,
         choice: CipherSet,
+        encrypts: bool,
     ) -> Result<(Self, [u8; CHALLENGE_BYTES])> {
         let chosen = offered.best_common(choice);
-        let prologue = prologue(offered.number(), chosen as u8);
-        let terms = HandshakeTerms { secret, cipher: chosen, prologue: &prologue };
+        let (offered, encrypted) = (offered.number(), u8::from(encrypts));
+        let prologue = prologue(offered, chosen as u8, encrypted);
+        let terms = HandshakeTerms { secret, cipher: chosen, prologue: &prologue, encrypts };
         let (initiator, noise) = HandshakeInitiator::begin(terms)?;
         let mut challenge = [0; CHALLENGE_BYTES];
-        challenge[..3].copy_from_slice(&[CHALLENGE, offered.number(), chosen as u8]);
-        challenge[3..].copy_from_slice(&noise);
+        challenge[..4].copy_from_slice(&[CHALLENGE, offered, chosen as u8, encrypted]);
+        challenge[4..].copy_from_slice(&noise);
         Ok((Self(initiator), challenge))
     }
 
@@ -302,6 +352,7 @@ impl ClientHandshake {
         match word {
             KNOW => Ok(ServerReply::Answer),
             OTHER_SUITE => Ok(ServerReply::OtherSuite),
+            ENCRYPTION_REQUIRED => Ok(ServerReply::EncryptionRequired),
             _ => Err(AuthFailure::from_word(word).unwrap_or(AuthFailure::NotAStore(word))),
         }
     }
@@ -313,11 +364,12 @@ impl ClientHandshake {
     pub fn finish(
         self,
         answer: &[u8; ANSWER_BYTES],
-    ) -> std::result::Result<[u8; PROOF_BYTES], AuthFailure> {
-        let (_, confirmation) = self.0.finish(answer).map_err(|_| AuthFailure::SecretMismatch)?;
+    ) -> std::result::Result<ClientProof, AuthFailure> {
+        let (initiator, confirmation) =
+            self.0.finish(answer).map_err(|_| AuthFailure::SecretMismatch)?;
         let mut proof = [PROOF; PROOF_BYTES];
         proof[1..].copy_from_slice(&confirmation);
-        Ok(proof)
+        Ok((proof, initiator.into_keys()))
     }
 }
 

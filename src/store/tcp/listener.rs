@@ -37,6 +37,9 @@ pub struct ServerOptions {
     /// The secret that clients must prove to hold. If there is none, the server accepts every
     /// process that reaches the port.
     pub secret: Option<Secret>,
+    /// Whether the server requires that the connections are encrypted. Has no effect without a
+    /// secret.
+    pub encrypts: bool,
 }
 
 /// The time limit for resolving the host name to listen on.

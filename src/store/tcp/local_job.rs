@@ -16,7 +16,7 @@
 
 use super::local_job_search::{JobListener, JobSearch};
 use super::local_job_service::{self, JobStoreRequest, StoreOffer};
-use super::{ClientOptions, Secret, ServerOptions, TcpStore};
+use super::{ClientOptions, Secret, ServerOptions, StoreSecurity, TcpStore};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::wait;
@@ -37,13 +37,15 @@ pub fn host_or_join(
     job: &str,
     rank: usize,
     size: usize,
-    secret: Option<Secret>,
+    security: StoreSecurity,
     deadline: &Deadline,
 ) -> Result<TcpStore> {
+    let StoreSecurity { secret, encrypts } = security;
     let client = ClientOptions {
         host: LOOPBACK.into(),
         world_size: Some(size),
         secret,
+        encrypts,
         ..ClientOptions::default()
     };
     if rank == 0 {
@@ -70,8 +72,12 @@ fn host_store(
         }
     };
     let client = ClientOptions { secret: Some(secret.clone()), ..client };
-    let server =
-        ServerOptions { bind: LOOPBACK.into(), secret: Some(secret), ..ServerOptions::default() };
+    let server = ServerOptions {
+        bind: LOOPBACK.into(),
+        secret: Some(secret),
+        encrypts: client.encrypts,
+        ..ServerOptions::default()
+    };
     let store = TcpStore::host(server, client, deadline)?;
     let port = store.server().map_or(0, |server| server.port());
     let offer = StoreOffer { port, secret_fd };

@@ -50,5 +50,6 @@ pub use crate::security::secret::{MAX_SECRET_BYTES, Secret};
 pub use client::TcpStore;
 pub use connect::ClientOptions;
 pub use event_loop::MAX_CONNECTIONS;
+pub use handshake::StoreSecurity;
 pub use listener::ServerOptions;
 pub use server::{DEFAULT_MAX_BYTES, Server};

@@ -75,6 +75,8 @@ pub(super) enum ClientRejection {
     TooMuchBuffered(usize),
     #[error("it did not send VALIDATE in time")]
     ValidationTimeout,
+    #[error("its connection is encrypted already")]
+    EncryptedTwice,
     #[error("newer connections took its place before it sent VALIDATE")]
     Evicted,
 }

@@ -14,10 +14,10 @@
 //! - A failed compare-and-set on a missing key wakes no waiter.
 
 use super::event_loop::ServerEventLoop;
+use super::handshake::StoreSecurity;
 use super::listener::{self, ListenOutcome, ServerOptions, StoreListener};
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
-use crate::security::Secret;
 use crate::sys::{thread, unix};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -44,7 +44,7 @@ static SHARED_SERVERS: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    secret: Option<Secret>,
+    security: StoreSecurity,
     /// One end of a socket pair. The server's thread polls the other end, and exits when this end
     /// is closed.
     stop: Option<UnixStream>,
@@ -77,9 +77,10 @@ impl Server {
         shared.retain(|server| server.strong_count() > 0);
         let has_same_port = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
         if let Some(server) = shared.iter().filter_map(Weak::upgrade).find(has_same_port) {
-            if server.secret != options.secret {
+            if server.security != requested_security(&options) {
                 let message = format!(
-                    "this process already serves a store on port {}, with another secret or none",
+                    "this process already serves a store on port {}, with another secret or none, \
+                     or with another DIST_SECURITY",
                     options.port
                 );
                 return Err(Error::invalid(message));
@@ -98,7 +99,7 @@ impl Server {
             0 => DEFAULT_MAX_BYTES,
             bytes => bytes,
         };
-        let secret = options.secret.clone();
+        let security = requested_security(&options);
         let listeners = match listener::open_listeners(options)? {
             ListenOutcome::Listening(listeners) => listeners,
             ListenOutcome::PortInUse(error) => return Ok(ServerStart::PortInUse(error)),
@@ -108,11 +109,11 @@ impl Server {
             .find_map(StoreListener::address)
             .ok_or_else(|| Error::internal("the store's server has no listening socket"))?;
         let (stop, stopped) = unix::pair()?;
-        let mut events = ServerEventLoop::new(listeners, stopped, max_bytes, secret.clone())?;
+        let mut events = ServerEventLoop::new(listeners, stopped, max_bytes, security.clone())?;
         let thread = thread::spawn("dist-store", move || events.run())?;
         Ok(ServerStart::Started(Arc::new(Self {
             address,
-            secret,
+            security,
             stop: Some(stop),
             thread: Some(thread),
         })))
@@ -128,6 +129,10 @@ impl Server {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+fn requested_security(options: &ServerOptions) -> StoreSecurity {
+    StoreSecurity { secret: options.secret.clone(), encrypts: options.encrypts }
 }
 
 impl Drop for Server {

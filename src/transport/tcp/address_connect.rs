@@ -7,7 +7,7 @@ use super::hello::{
     DEATH_BYTES, DIED, Hello, HelloRefusal, ProofMessage, WELCOME, parse_answer, parse_end,
     proves_death,
 };
-use super::link_proof::{ConfirmedProof, ConnectProof};
+use super::link_proof::{ConfirmedProof, ConnectProof, encrypt};
 use crate::sys::poll::Interest;
 use crate::sys::socket;
 use crate::sys::stream::{SocketStream, is_transient};
@@ -160,7 +160,8 @@ impl CurrentConnect {
                         self.proof = ProofProgress::Confirmed(proof);
                         return Ok(false);
                     };
-                    proof.check_acceptance(tag)?;
+                    let keys = proof.check_acceptance(tag)?;
+                    encrypt(&self.stream, keys.as_ref());
                     return Ok(true);
                 }
             }

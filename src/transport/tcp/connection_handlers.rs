@@ -5,9 +5,9 @@
 
 use super::control::ControlChannel;
 use super::control_frame::ControlFrame;
-use super::hello::{CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal};
+use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
 use super::incoming_connection::ConnectionAcceptor;
-use super::link_proof::LinkTerms;
+use super::link_proof::{LinkAcceptance, LinkTerms};
 use super::link_table::{LinkEnd, LinkKey, LinkUser};
 use super::members::ExpectedPeers;
 use super::mesh::TcpMeshShared;
@@ -37,12 +37,12 @@ impl ConnectionAcceptor for TcpMeshShared {
         &self,
         hello: &Hello,
         stream: Arc<SocketStream>,
-        acceptance: &[u8; CONFIRM_BYTES],
+        acceptance: &LinkAcceptance,
     ) {
         let ConnectionPurpose::Stream(channel) = hello.purpose else { return };
         // The link belongs to the process, so it is accepted even if this rank leaves now.
         let reset_armed = stream.set_reset_on_close(true);
-        let accept = || drop(stream.send(acceptance));
+        let accept = || acceptance.send(&stream);
         if !self.links.add_incoming(self.link_key(hello.from, channel), &stream, accept) {
             let refusal = HelloRefusal::Duplicate;
             let name = self.name(hello.from);

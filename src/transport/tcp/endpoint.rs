@@ -82,6 +82,7 @@ impl TcpMesh {
         // A peer that is leaving receives no more data, so an outgoing stream waits for the event.
         let (present, leaving) = (peer_state == PRESENT, peer_state == HAS_LEFT);
         let on_input = |link: Option<Arc<IncomingLink>>| match link {
+            Some(link) if link.stream.has_buffered_input() => WaitCondition::MaybeReady,
             Some(link) => WaitCondition::OnStream(Arc::clone(&link.stream), Interest::READ),
             None => WaitCondition::OnEvent,
         };

@@ -139,10 +139,12 @@ pub(super) enum HelloRefusal {
     WrongProof = 7,
     /// Newer connections took the place of this one.
     Overloaded = 8,
+    /// The acceptor requires the setting `encrypt`.
+    RequiresEncrypt = 9,
 }
 
 impl HelloRefusal {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::UnknownProtocol,
         Self::NoSuchRank,
         Self::IdentityMismatch,
@@ -151,16 +153,31 @@ impl HelloRefusal {
         Self::RequiresNone,
         Self::WrongProof,
         Self::Overloaded,
+        Self::RequiresEncrypt,
     ];
+
+    /// Returns the refusal of an acceptor with this setting.
+    pub(super) fn of_setting(setting: SecuritySetting) -> Self {
+        match setting {
+            SecuritySetting::None => Self::RequiresNone,
+            SecuritySetting::Auth => Self::RequiresAuth,
+            SecuritySetting::Encrypt => Self::RequiresEncrypt,
+        }
+    }
 
     /// Returns the refusal with this number, or `UnknownProtocol` for an unknown number.
     pub(super) fn from_number(number: u8) -> Self {
         Self::ALL.into_iter().find(|&it| it as u8 == number).unwrap_or(Self::UnknownProtocol)
     }
 
+    /// Returns true if the two sides have different security settings.
+    pub(super) fn concerns_setting(self) -> bool {
+        matches!(self, Self::RequiresAuth | Self::RequiresNone | Self::RequiresEncrypt)
+    }
+
     /// Returns true if the two sides have different secrets or security settings.
     pub(super) fn concerns_security(self) -> bool {
-        matches!(self, Self::RequiresAuth | Self::RequiresNone | Self::WrongProof)
+        self.concerns_setting() || self == Self::WrongProof
     }
 
     /// Returns true if the same acceptor would refuse another attempt, too.
@@ -177,10 +194,13 @@ impl std::fmt::Display for HelloRefusal {
             Self::IdentityMismatch => "its epoch, rank or purpose does not match the group",
             Self::Duplicate => "such a connection already exists",
             Self::RequiresAuth => {
-                "the accepting process has DIST_SECURITY=auth, the connecting one none"
+                "the accepting process has DIST_SECURITY=auth, the connecting one another setting"
             }
             Self::RequiresNone => {
-                "the accepting process has DIST_SECURITY=none, the connecting one auth"
+                "the accepting process has DIST_SECURITY=none, the connecting one another setting"
+            }
+            Self::RequiresEncrypt => {
+                "the accepting process has DIST_SECURITY=encrypt, the connecting one another setting"
             }
             Self::WrongProof => {
                 "the proof of the job's secret is wrong: the processes have different secrets, or a \
@@ -362,15 +382,15 @@ mod tests {
     }
 
     fn hellos() -> impl Strategy<Value = Hello> {
-        let ids = any::<([u8; 16], u32, bool, bool)>();
+        let ids = (any::<[u8; 16]>(), any::<u32>(), 0..3_u8, any::<bool>());
         (purposes(), ids, 0..1_usize << 16, 0..1_usize << 16).prop_map(
-            |(purpose, (group, epoch, is_auth, is_aes), from, to)| Hello {
+            |(purpose, (group, epoch, security, is_aes), from, to)| Hello {
                 purpose,
                 group: Nonce(group),
                 epoch,
                 from,
                 to,
-                security: if is_auth { SecuritySetting::Auth } else { SecuritySetting::None },
+                security: SecuritySetting::from_number(security).unwrap(),
                 cipher: if is_aes { CipherSuite::AesGcm } else { CipherSuite::ChaChaPoly },
             },
         )

@@ -2,10 +2,9 @@
 //! that takes it over after that.
 
 use super::hello::{
-    ACCEPTED, CONFIRM_BYTES, ConfirmationTag, Hello, HelloReadState, HelloReader, HelloRefusal,
-    ProofMessage, WELCOME,
+    ConfirmationTag, Hello, HelloReadState, HelloReader, HelloRefusal, ProofMessage, WELCOME,
 };
-use super::link_proof::{AcceptProof, LinkTerms};
+use super::link_proof::{AcceptProof, LinkAcceptance, LinkTerms};
 use crate::base::error::Result as LocalResult;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
@@ -30,7 +29,7 @@ pub(super) trait ConnectionAcceptor: Send + Sync + Debug {
         &self,
         hello: &Hello,
         stream: Arc<SocketStream>,
-        acceptance: &[u8; CONFIRM_BYTES],
+        acceptance: &LinkAcceptance,
     );
 }
 
@@ -77,7 +76,7 @@ enum HandshakeOutcome {
     /// More bytes must arrive.
     Incomplete,
     /// The peer has sent the right confirmation, so both sides have verified each other.
-    Accepted(Hello, Arc<dyn ConnectionAcceptor>, [u8; CONFIRM_BYTES]),
+    Accepted(Hello, Arc<dyn ConnectionAcceptor>, LinkAcceptance),
     /// The peer closed the connection, or the connection broke.
     Closed,
     Refused(HelloRefusal),
@@ -178,12 +177,10 @@ impl IncomingConnection {
 
 impl AnsweredHello {
     fn check_confirmation(self, tag: &ConfirmationTag) -> HandshakeOutcome {
-        let tag = match self.proof.finish(tag) {
-            Ok(tag) => tag,
+        let acceptance = match self.proof.finish(tag) {
+            Ok(acceptance) => acceptance,
             Err(refusal) => return HandshakeOutcome::Refused(refusal),
         };
-        let mut acceptance = [ACCEPTED; CONFIRM_BYTES];
-        acceptance[1..].copy_from_slice(&tag);
         // The rank that the hello names may have left the group since the hello.
         match self.acceptor.upgrade() {
             Some(acceptor) => HandshakeOutcome::Accepted(self.hello, acceptor, acceptance),

@@ -117,11 +117,13 @@ impl IncomingLink {
                 self.is_over.store(true, Ordering::Release);
                 reader.users()
             }
-            ReadStop::Paused => Vec::new(),
+            ReadStop::Paused => None,
         };
         drop(reader);
         notices.into_iter().for_each(|notice| self.report(&table, notice));
         if let ReadStop::Ended(cause) = stop {
+            // Before a channel was opened, all groups with a rank there may wait for its bytes.
+            let users = users.unwrap_or_else(|| table.users_of(self.key.peer));
             table.end_incoming(self, cause, &users);
         }
         filled

@@ -1,8 +1,9 @@
-//! The proof in a hello: with `DIST_SECURITY=auth`, both sides prove that they hold the job's
-//! secret ([`crate::security::handshake`]). With `none`, they only repeat each other's fresh random
-//! number, which proves that the other side receives. Both forms have the same lengths.
+//! The proof in a hello: with `DIST_SECURITY=auth` or `encrypt`, both sides prove that they hold
+//! the job's secret ([`crate::security::handshake`]). With `none`, they only repeat each other's
+//! fresh random number, which proves that the other side receives. Both forms have the same
+//! lengths.
 //!
-//! | message | with `auth` | with `none` |
+//! | message | with `auth` or `encrypt` | with `none` |
 //! |---|---|---|
 //! | proof of the connecting side | Noise message | its number, zeros |
 //! | answer of the acceptor | Noise message | its number, the other side's number, zeros |
@@ -12,16 +13,22 @@
 //! The prologue of the Noise handshake contains the hello: group, epoch, both ranks, purpose and
 //! security setting. It also contains the nonces of both ranks, which are new for each process and
 //! each attempt of a job, and which no connection carries.
+//!
+//! With `encrypt`, each side encrypts its bytes after its last message of the handshake.
 
-use super::hello::{ConfirmationTag, Hello, HelloRefusal, PROOF_BYTES, ProofMessage};
+use super::hello::{
+    ACCEPTED, CONFIRM_BYTES, ConfirmationTag, Hello, HelloRefusal, PROOF_BYTES, ProofMessage,
+};
 use super::members::TcpMember;
 use crate::base::error::Result as LocalResult;
 use crate::base::ids::Nonce;
+use crate::security::connection_keys::ConnectionKeys;
 use crate::security::handshake::{
     ConfirmedInitiator, HandshakeInitiator, HandshakeResponder, HandshakeTerms,
 };
 use crate::security::{CipherSuite, LinkSecurity, SecuritySetting};
 use crate::sys::host;
+use crate::sys::stream::SocketStream;
 
 const NONCE_BYTES: usize = size_of::<Nonce>();
 const _: () =
@@ -64,18 +71,64 @@ impl LinkTerms {
     /// Checks that a hello has the setting and the cipher suite of these terms.
     ///
     /// # Errors
-    /// `RequiresAuth`, `RequiresNone` or `IdentityMismatch`.
+    /// `RequiresAuth`, `RequiresNone`, `RequiresEncrypt` or `IdentityMismatch`.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), HelloRefusal> {
-        match (self.setting(), hello.security) {
-            (SecuritySetting::Auth, SecuritySetting::None) => Err(HelloRefusal::RequiresAuth),
-            (SecuritySetting::None, SecuritySetting::Auth) => Err(HelloRefusal::RequiresNone),
+        match self.setting() {
+            setting if setting != hello.security => Err(HelloRefusal::of_setting(setting)),
             _ if hello.cipher != self.cipher => Err(HelloRefusal::IdentityMismatch),
             _ => Ok(()),
         }
     }
 
+    /// The prologue has the security setting, which is a part of the hello.
     fn prologue(&self, hello: &Hello) -> Vec<u8> {
         [b"libdist link 1", &hello.encode()[..], &self.identities].concat()
+    }
+
+    /// Returns the terms of the Noise handshake, or `None` with the setting `none`.
+    fn handshake<'a>(&'a self, prologue: &'a [u8]) -> Option<HandshakeTerms<'a>> {
+        let (secret, encrypts) = match &self.security {
+            LinkSecurity::None => return None,
+            LinkSecurity::Auth(secret) => (secret, false),
+            LinkSecurity::Encrypt(secret) => (secret, true),
+        };
+        Some(HandshakeTerms { secret, cipher: self.cipher, prologue, encrypts })
+    }
+}
+
+/// The last message of the acceptor, by which it takes over a connection.
+#[derive(Debug)]
+pub(super) struct LinkAcceptance {
+    message: [u8; CONFIRM_BYTES],
+    keys: Option<ConnectionKeys>,
+}
+
+impl LinkAcceptance {
+    fn new(tag: ConfirmationTag, keys: Option<ConnectionKeys>) -> Self {
+        let mut message = [ACCEPTED; CONFIRM_BYTES];
+        message[1..].copy_from_slice(&tag);
+        Self { message, keys }
+    }
+
+    /// Returns the message.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn message(&self) -> &[u8; CONFIRM_BYTES] {
+        &self.message
+    }
+
+    /// Sends the message. With `encrypt`, all later bytes are encrypted.
+    pub(super) fn send(&self, stream: &SocketStream) {
+        // A new connection has room for the message. If it is broken, the next read reports it.
+        drop(stream.send(&self.message));
+        encrypt(stream, self.keys.as_ref());
+    }
+}
+
+/// Encrypts a connection whose handshake is complete, if there are keys.
+pub(super) fn encrypt(stream: &SocketStream, keys: Option<&ConnectionKeys>) {
+    if let Some(keys) = keys {
+        // Fails only if the stream is encrypted already, and then it stays encrypted.
+        drop(stream.encrypt(keys.record_ciphers(), &[]));
     }
 }
 
@@ -84,7 +137,7 @@ impl LinkTerms {
 pub(super) enum ConnectProof {
     /// The setting `none`, with the number of this side.
     Open(Nonce),
-    /// The setting `auth`.
+    /// The settings `auth` and `encrypt`.
     Auth(HandshakeInitiator),
 }
 
@@ -93,7 +146,7 @@ pub(super) enum ConnectProof {
 pub(super) enum ConfirmedProof {
     /// The setting `none`, with the number of this side.
     Open(Nonce),
-    /// The setting `auth`.
+    /// The settings `auth` and `encrypt`.
     Auth(ConfirmedInitiator),
 }
 
@@ -107,7 +160,7 @@ pub(super) enum AcceptProof {
         /// The number of the connecting side.
         peer: Nonce,
     },
-    /// The setting `auth`.
+    /// The settings `auth` and `encrypt`.
     Auth(HandshakeResponder),
 }
 
@@ -117,14 +170,12 @@ impl ConnectProof {
     /// # Errors
     /// `System` or `Internal` if the system provides no random bytes.
     pub(super) fn begin(terms: &LinkTerms, hello: &Hello) -> LocalResult<(Self, ProofMessage)> {
-        match &terms.security {
-            LinkSecurity::None => {
+        match terms.handshake(&terms.prologue(hello)) {
+            None => {
                 let own = host::random_nonce()?;
                 Ok((Self::Open(own), pack(&[own])))
             }
-            LinkSecurity::Auth(secret) => {
-                let (cipher, prologue) = (terms.cipher, terms.prologue(hello));
-                let terms = HandshakeTerms { secret, cipher, prologue: &prologue };
+            Some(terms) => {
                 let (initiator, message) = HandshakeInitiator::begin(terms)?;
                 Ok((Self::Auth(initiator), message))
             }
@@ -156,16 +207,21 @@ impl ConnectProof {
 }
 
 impl ConfirmedProof {
-    /// Checks the acceptance.
+    /// Checks the acceptance. Returns the keys with the setting `encrypt`.
     ///
     /// # Errors
     /// `WrongProof`.
-    pub(super) fn check_acceptance(self, tag: &ConfirmationTag) -> Result<(), HelloRefusal> {
-        let is_valid = match self {
-            Self::Open(own) => own.0 == *tag,
-            Self::Auth(confirmed) => confirmed.check_acceptance(tag).is_ok(),
-        };
-        if is_valid { Ok(()) } else { Err(HelloRefusal::WrongProof) }
+    pub(super) fn check_acceptance(
+        self,
+        tag: &ConfirmationTag,
+    ) -> Result<Option<ConnectionKeys>, HelloRefusal> {
+        match self {
+            Self::Open(own) if own.0 == *tag => Ok(None),
+            Self::Open(_) => Err(HelloRefusal::WrongProof),
+            Self::Auth(confirmed) => {
+                confirmed.check_acceptance(tag).map_err(|_| HelloRefusal::WrongProof)
+            }
+        }
     }
 }
 
@@ -181,8 +237,8 @@ impl AcceptProof {
         hello: &Hello,
         proof: &ProofMessage,
     ) -> Result<(Self, ProofMessage), HelloRefusal> {
-        match &terms.security {
-            LinkSecurity::None => {
+        match terms.handshake(&terms.prologue(hello)) {
+            None => {
                 let peer = nonce_at(proof, 0);
                 if *proof != pack(&[peer]) {
                     return Err(HelloRefusal::UnknownProtocol);
@@ -190,9 +246,7 @@ impl AcceptProof {
                 let own = host::random_nonce().map_err(|_| HelloRefusal::UnknownProtocol)?;
                 Ok((Self::Open { own, peer }, pack(&[own, peer])))
             }
-            LinkSecurity::Auth(secret) => {
-                let (cipher, prologue) = (terms.cipher, terms.prologue(hello));
-                let terms = HandshakeTerms { secret, cipher, prologue: &prologue };
+            Some(terms) => {
                 let (responder, answer) = HandshakeResponder::answer(terms, proof)
                     .map_err(|_| HelloRefusal::WrongProof)?;
                 Ok((Self::Auth(responder), answer))
@@ -204,11 +258,14 @@ impl AcceptProof {
     ///
     /// # Errors
     /// `WrongProof`.
-    pub(super) fn finish(self, tag: &ConfirmationTag) -> Result<ConfirmationTag, HelloRefusal> {
+    pub(super) fn finish(self, tag: &ConfirmationTag) -> Result<LinkAcceptance, HelloRefusal> {
         match self {
-            Self::Open { own, peer } if own.0 == *tag => Ok(peer.0),
+            Self::Open { own, peer } if own.0 == *tag => Ok(LinkAcceptance::new(peer.0, None)),
             Self::Open { .. } => Err(HelloRefusal::WrongProof),
-            Self::Auth(responder) => responder.finish(tag).map_err(|_| HelloRefusal::WrongProof),
+            Self::Auth(responder) => {
+                let (tag, keys) = responder.finish(tag).map_err(|_| HelloRefusal::WrongProof)?;
+                Ok(LinkAcceptance::new(tag, keys))
+            }
         }
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct LinkReader {
     padding: usize,
     /// The channels by number; `None` for a channel whose bytes are dropped.
     channels: HashMap<u32, Option<Arc<IncomingChannel>>>,
+    /// Whether a channel was ever opened.
+    has_had_channels: bool,
     scratch: Vec<u8>,
 }
 
@@ -128,17 +130,23 @@ impl LinkReader {
             current: None,
             padding: 0,
             channels: HashMap::new(),
+            has_had_channels: false,
             scratch: Vec::new(),
         }
     }
 
     /// Reads until the target has got bytes, or nothing more can be read.
     pub(super) fn read(&mut self, reading: &mut Reading<'_>) -> ReadStop {
-        for _ in 0..MAX_READS {
+        let mut reads = 0;
+        while reads < MAX_READS || reading.stream.has_buffered_input() {
+            reads += 1;
             if let Err(cause) = self.use_buffer(reading) {
                 return ReadStop::Ended(Some(cause));
             }
-            if reading.target.as_ref().is_some_and(|it| it.filled > 0 || it.room() == 0) {
+            // An encrypted stream may have bytes for which the socket does not become readable.
+            if reading.target.as_ref().is_some_and(|it| it.filled > 0 || it.room() == 0)
+                && !reading.stream.has_buffered_input()
+            {
                 return ReadStop::Paused;
             }
             match self.read_more(reading) {
@@ -201,10 +209,12 @@ impl LinkReader {
         }
     }
 
-    /// Returns the ranks of this process that have a channel on this link.
-    pub(super) fn users(&self) -> Vec<ChannelUser> {
+    /// Returns the ranks of this process that have a channel on this link. Returns `None` if no
+    /// channel was ever opened on it.
+    pub(super) fn users(&self) -> Option<Vec<ChannelUser>> {
         let channels = self.channels.values().flatten();
-        channels.filter_map(|channel| Some((channel.user()?, channel.from))).collect()
+        let users = channels.filter_map(|channel| Some((channel.user()?, channel.from))).collect();
+        self.has_had_channels.then_some(users)
     }
 
     fn use_buffer(&mut self, reading: &mut Reading<'_>) -> io::Result<()> {
@@ -375,6 +385,7 @@ impl LinkReader {
                     None => reading.notices.push(LinkNotice::SentToDeparted(ranks)),
                 }
                 self.channels.insert(channel, entry);
+                self.has_had_channels = true;
             }
             Frame::Data { channel, payload } => {
                 let sink = match self.channels.get(&channel) {

@@ -19,6 +19,7 @@ use super::link_frame::{ChannelRanks, Frame};
 use super::message_input::MessageInput;
 use super::outgoing_link::OutgoingLink;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result as LocalResult};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
@@ -27,12 +28,18 @@ use crate::sys::eventfd::EventFd;
 use crate::sys::poll::{PollEvents, Poller};
 use crate::sys::stream::SocketStream;
 use crate::transport::Channel;
+use crate::wait::io;
 use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// The time for which a process that leaves its last group waits in total until the buffers of its
+/// sockets have room for the records by which encrypted links end in order.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The number of groups that have ended, and whose late bytes are dropped.
 const MAX_DEPARTED: usize = 4096;
@@ -455,6 +462,11 @@ impl LinkTable {
         }
     }
 
+    /// Returns the registered ranks whose groups have a rank in a process, each with that rank.
+    pub(super) fn users_of(&self, process: Nonce) -> Vec<ChannelUser> {
+        lock(&self.state).users_of(process)
+    }
+
     /// Removes an outgoing link that has ended. `users` have channels on it.
     pub(super) fn end_outgoing(&self, link: &OutgoingLink, end: &LinkEnd, users: &[ChannelUser]) {
         let mut state = lock(&self.state);
@@ -571,7 +583,12 @@ impl LinkTable {
     pub(super) fn close(&self) {
         let state = std::mem::take(&mut *lock(&self.state));
         let outgoing = state.outgoing.values().chain(&state.closing);
-        outgoing.for_each(|link| link.close(false));
+        // If the time passes, the peers get all data, and learn of the departure by other ranks.
+        let limit = Deadline::after(END_TIMEOUT);
+        for link in outgoing {
+            link.stream().iter().for_each(|stream| io::send_end(stream, &limit));
+            link.close(false);
+        }
         for link in state.incoming.values() {
             link.stream.close_gracefully();
         }

@@ -5,7 +5,8 @@
 //! link shows how the other process has ended:
 //!
 //! * An end of file means that the process has left all its groups in order.
-//! * Every other end means that the process has died. A process that dies must not send a FIN.
+//! * Every other end means that the process has died. With `DIST_SECURITY=encrypt` this includes a
+//!   FIN without the sealed record of an orderly end. A process that dies must not send a FIN.
 //!   Therefore every link is set to be *reset* when it is closed
 //!   ([`SocketStream::set_reset_on_close`](crate::sys::stream::SocketStream)), also when the system
 //!   closes it because the process has died. Only an orderly departure undoes this setting.
@@ -31,12 +32,12 @@ use super::outgoing_link::{OutgoingChannel, OutgoingLink};
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use super::peer_state::PRESENT;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
-use crate::security::LinkSecurity;
+use crate::security::{LinkSecurity, SecuritySetting};
 use crate::transport::{Channel, DoorbellListener, PeerName, SharedDomain};
 use crate::wait::WaitPolicy;
 use crate::wait::doorbell::Doorbell;
@@ -312,6 +313,12 @@ impl TcpMeshShared {
         channel.is_some_and(|channel| channel.leader == peer && channel.is_active())
     }
 
+    /// Returns the error for an encrypted link that a third party changes.
+    fn tampered_error(&self, peer: Rank, cause: &std::io::Error) -> Error {
+        let message = format!("the connection to {}: {cause}", self.name(peer));
+        Error::new(ErrorKind::Auth, message).with_culprit(peer)
+    }
+
     /// Handles the end of a link to or from a peer. Classifies it as a departure or a death of the
     /// peer, unless the peer has left the group before.
     pub(super) fn handle_link_end(&self, peer: Rank, end: &LinkEnd) {
@@ -323,6 +330,12 @@ impl TcpMeshShared {
             // connection was closed.
             LinkEnd::Broken(cause) if cause.kind() == Io::BrokenPipe => self.mark_left(peer),
             LinkEnd::Closed => self.mark_left(peer),
+            LinkEnd::Broken(cause)
+                if cause.kind() == Io::InvalidData
+                    && self.security.setting() == SecuritySetting::Encrypt =>
+            {
+                self.fail_all_nodes(&self.tampered_error(peer, cause));
+            }
             LinkEnd::Broken(cause) => match cause.kind() {
                 Io::ConnectionReset
                 | Io::ConnectionAborted

@@ -279,6 +279,11 @@ impl OutgoingLink {
         match state.flush(&stream) {
             Ok(true) => {
                 if state.is_closing {
+                    if !stream.try_send_end() {
+                        // An encrypted stream ends by a record, which must have room, too.
+                        state.watch_for_room();
+                        return false;
+                    }
                     let ended = state.end();
                     drop(state);
                     stream.close_gracefully();

@@ -206,7 +206,10 @@ impl PeerConnector {
         } else {
             // All ranks of the group receive this message, so it names the rank that could not
             // connect.
-            let (from, reason) = (self.target.own_shown_rank, describe(&progress.failures));
+            let (from, mut reason) = (self.target.own_shown_rank, describe(&progress.failures));
+            if all_refused_with(&progress.failures, HelloRefusal::concerns_setting) {
+                reason = format!("{reason}, which is {}", self.target.hello.security);
+            }
             let message = format!("rank {from} cannot reach {name} over TCP: {reason}");
             let kind = match all_refused_with(&progress.failures, HelloRefusal::concerns_security) {
                 true => ErrorKind::Auth,

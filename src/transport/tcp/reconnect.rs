@@ -9,9 +9,9 @@
 //! that the ranks exchange on these connections.
 
 use super::connect_target::PeerConnectTarget;
-use super::hello::{CONFIRM_BYTES, ConnectionPurpose, Hello, HelloRefusal};
+use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
 use super::incoming_connection::ConnectionAcceptor;
-use super::link_proof::LinkTerms;
+use super::link_proof::{LinkAcceptance, LinkTerms};
 use super::listener_registry::ListenerRegistry;
 use super::members::{TcpJoinConfig, TcpMember};
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
@@ -176,9 +176,9 @@ impl ConnectionAcceptor for ReconnectInner {
         &self,
         hello: &Hello,
         stream: Arc<SocketStream>,
-        acceptance: &[u8; CONFIRM_BYTES],
+        acceptance: &LinkAcceptance,
     ) {
-        drop(stream.send(acceptance));
+        acceptance.send(&stream);
         let mut state = lock(&self.state);
         if let Some(answer) = &state.answer {
             return send_last_answer(&stream, answer);

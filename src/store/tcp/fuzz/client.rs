@@ -87,7 +87,7 @@ fn connection_call(
 ) -> Result<usize, RequestFailure> {
     let (keys, key) = (keys(), Bytes::Borrowed(&b"/k"[..]));
     Ok(match call % 13 {
-        0 => connection.validate(None, deadline).map(|()| 0)?,
+        0 => connection.validate(None, false, deadline).map(|()| 0)?,
         1 => connection.ping(deadline).map(|()| 0)?,
         2 => connection.read_i64(deadline).map(|_| 0)?,
         3 => connection.read_bytes(deadline)?.len(),

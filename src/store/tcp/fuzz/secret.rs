@@ -4,10 +4,11 @@
 //! * It runs an exchange of a client and a server, whose secrets are equal or different. The
 //!   attacker may change one byte of the exchange.
 //!
-//! A script's first byte selects the secrets and the kind of run.
+//! A script's first byte selects the secrets, the kind of run, and which sides require encryption.
 
 use super::super::handshake::{
-    ANSWER_BYTES, AuthProgress, ClientHandshake, ServerHandshake, ServerReply,
+    ANSWER_BYTES, AuthProgress, CHALLENGE_BYTES, ClientHandshake, ServerHandshake, ServerReply,
+    StoreSecurity,
 };
 use crate::base::fuzz::FuzzScript;
 use crate::security::{CipherSet, Secret};
@@ -25,11 +26,16 @@ pub fn secret(input: &[u8]) {
     let Some(mode) = script.next_byte() else { return };
     let server_secret = (mode & 1 == 0).then(|| make_secret(b"one"));
     let client_secret = make_secret(if mode & 2 == 0 { b"one" } else { b"other" });
-    let server = ServerHandshake::new(server_secret.as_ref(), CipherSet::of_this_processor());
+    let security = StoreSecurity { secret: server_secret, encrypts: mode & 8 != 0 };
+    let has_secret = security.secret.is_some();
+    let server = ServerHandshake::new(&security, CipherSet::of_this_processor());
     if mode & 4 == 0 {
-        feed_script(server, server_secret.is_some(), &mut script);
+        feed_script(server, has_secret, &mut script);
     } else {
-        run_exchange(server, &client_secret, server_secret.is_some() && mode & 2 == 0, &mut script);
+        let is_requested = has_secret && security.encrypts && mode & 16 == 0;
+        let is_same = has_secret && mode & 2 == 0;
+        let client = FuzzedClient { secret: client_secret, encrypts: mode & 16 != 0 };
+        run_exchange(server, &client, is_requested, is_same, &mut script);
     }
 }
 
@@ -67,17 +73,43 @@ fn feed_script(mut server: ServerHandshake, has_secret: bool, script: &mut FuzzS
     }
 }
 
-/// Runs the exchange of a client and a server. The script selects the byte that the attacker
-/// changes, and the pieces in which the client's messages arrive.
+/// The client of an exchange.
+struct FuzzedClient {
+    secret: Secret,
+    encrypts: bool,
+}
+
+impl FuzzedClient {
+    fn begin(&self, encrypts: bool) -> (ClientHandshake, [u8; CHALLENGE_BYTES]) {
+        let ciphers = CipherSet::of_this_processor();
+        ClientHandshake::begin(&self.secret, ciphers, ciphers, encrypts).expect("random bytes")
+    }
+}
+
+/// Runs the exchange of a client and a server. If only the server requires encryption, it requests
+/// another challenge (`is_requested`), which the attacker does not change. The script selects the
+/// byte that the attacker changes, and the pieces in which the client's messages arrive.
 fn run_exchange(
     mut server: ServerHandshake,
-    client_secret: &Secret,
+    fuzzed: &FuzzedClient,
+    is_requested: bool,
     is_same: bool,
     script: &mut FuzzScript<'_>,
 ) {
-    let ciphers = CipherSet::of_this_processor();
-    let (client, mut challenge) =
-        ClientHandshake::begin(client_secret, ciphers, ciphers).expect("random bytes");
+    let (mut client, mut challenge) = fuzzed.begin(fuzzed.encrypts);
+    if is_requested {
+        let mut word = Vec::new();
+        let outcome = send_in_two_pieces(&mut server, &challenge, 0, &mut word);
+        assert_eq!(outcome, Ok(AuthProgress::Incomplete), "a challenge was refused");
+        let word = word.try_into().expect("a word");
+        assert_eq!(
+            ClientHandshake::check_server_word(word),
+            Ok(ServerReply::EncryptionRequired),
+            "a challenge without encryption was accepted"
+        );
+        (client, challenge) = fuzzed.begin(true);
+    }
+    let is_encrypted = is_requested || fuzzed.encrypts;
     let (selector, cut) =
         (script.next_byte().unwrap_or_default(), script.next_byte().unwrap_or_default());
     let (position, change) =
@@ -108,7 +140,8 @@ fn run_exchange(
     let proof = word_check.and_then(|_| client.finish(rest));
     let is_accepted = is_answer && proof.is_ok();
     assert_eq!(is_accepted, !is_corrupted, "the client's verdict on the server's proof is wrong");
-    let Ok(mut proof) = proof else { return };
+    let Ok((mut proof, keys)) = proof else { return };
+    assert_eq!(keys.is_some(), is_encrypted, "the client has no keys, or keys without need");
     let is_corrupted = corrupt(2, &mut proof) || is_corrupted;
     let outcome = send_in_two_pieces(&mut server, &proof, cut, &mut Vec::new());
     let is_done = outcome == Ok(AuthProgress::Complete);
@@ -116,6 +149,7 @@ fn run_exchange(
         is_done, !is_corrupted,
         "the server's verdict on the client's proof is wrong: {outcome:?}"
     );
+    assert_eq!(server.take_keys().is_some(), is_done && is_encrypted);
 }
 
 /// Sends a message in two pieces.

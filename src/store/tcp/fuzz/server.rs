@@ -5,7 +5,7 @@
 //! other bits are the number of script bytes that this client sends. The value 3, which is not a
 //! client, selects another action ([`FuzzServer::run_other_action`]).
 
-use super::super::handshake::ServerHandshake;
+use super::super::handshake::{ServerHandshake, StoreSecurity};
 use super::super::proto::{self, StoreRequest};
 use super::super::request_handler::{ClientRejection, RequestHandler};
 use super::super::request_reader::RequestReader;
@@ -58,7 +58,7 @@ impl FuzzClient {
         Self {
             id,
             request_reader: RequestReader::new(ServerHandshake::new(
-                None,
+                &StoreSecurity::default(),
                 CipherSet::EVERY_PROCESSOR,
             )),
             unparsed: Vec::new(),

@@ -3,10 +3,11 @@
 
 use super::super::handshake::{
     ANSWER_BYTES, AuthFailure, AuthProgress, AuthRefusal, CHALLENGE_BYTES, ClientHandshake,
-    PROOF_BYTES, ServerHandshake, ServerReply,
+    PROOF_BYTES, ServerHandshake, ServerReply, StoreSecurity,
 };
 use super::{HELLO, hex_bytes};
 use crate::base::ErrorKind;
+use crate::security::connection_keys::ConnectionKeys;
 use crate::security::{CipherSet, Secret};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -22,17 +23,21 @@ fn other_secret() -> Secret {
 }
 
 fn server() -> ServerHandshake {
-    ServerHandshake::new(Some(&secret()), CipherSet::of_this_processor())
+    server_with(Some(secret()), false, CipherSet::of_this_processor())
+}
+
+fn server_with(secret: Option<Secret>, encrypts: bool, ciphers: CipherSet) -> ServerHandshake {
+    ServerHandshake::new(&StoreSecurity { secret, encrypts }, ciphers)
 }
 
 fn server_without_secret() -> ServerHandshake {
-    ServerHandshake::new(None, CipherSet::of_this_processor())
+    server_with(None, false, CipherSet::of_this_processor())
 }
 
 /// Starts the handshake of a client with this secret.
 fn begin(secret: &Secret) -> (ClientHandshake, [u8; CHALLENGE_BYTES]) {
     let ciphers = CipherSet::of_this_processor();
-    ClientHandshake::begin(secret, ciphers, ciphers).unwrap()
+    ClientHandshake::begin(secret, ciphers, ciphers, false).unwrap()
 }
 
 type AuthResult = Result<AuthProgress, AuthRefusal>;
@@ -78,7 +83,10 @@ fn process_answer(
 ) -> Result<[u8; PROOF_BYTES], AuthFailure> {
     let (word, rest) = answer.split_first_chunk().unwrap();
     assert_eq!(ClientHandshake::check_server_word(*word)?, ServerReply::Answer);
-    client.finish(rest.try_into().unwrap())
+    client.finish(rest.try_into().unwrap()).map(|(proof, keys)| {
+        assert!(keys.is_none());
+        proof
+    })
 }
 
 /// Returns a copy with one bit inverted.
@@ -116,13 +124,13 @@ proptest! {
 #[test]
 fn client_uses_the_suite_that_the_server_supports() {
     let (all, few) = (CipherSet::of_this_processor(), CipherSet::EVERY_PROCESSOR);
-    let mut server = ServerHandshake::new(Some(&secret()), few);
+    let mut server = server_with(Some(secret()), false, few);
     let (mut client, mut challenge) = begin(&secret());
     if all != few {
         let (outcome, output) = feed(&mut server, &challenge);
         assert_eq!((outcome, &output[..]), (Ok(AuthProgress::Incomplete), &b"CHAC"[..]));
         assert_eq!(ClientHandshake::check_server_word(*b"CHAC"), Ok(ServerReply::OtherSuite));
-        (client, challenge) = ClientHandshake::begin(&secret(), all, few).unwrap();
+        (client, challenge) = ClientHandshake::begin(&secret(), all, few, false).unwrap();
     }
     let (_, answer) = feed(&mut server, &challenge);
     let proof = process_answer(client, &answer).unwrap();
@@ -135,7 +143,7 @@ fn forced_change_of_the_suite_is_refused() {
     if all == few {
         return;
     }
-    let (_, challenge) = ClientHandshake::begin(&secret(), all, few).unwrap();
+    let (_, challenge) = ClientHandshake::begin(&secret(), all, few, false).unwrap();
     let denied = (Err(AuthRefusal::WrongProof), b"DENY".to_vec());
     assert_eq!(feed(&mut server(), &challenge), denied);
     // An attacker that hides the better suite changes the prologue.
@@ -143,7 +151,7 @@ fn forced_change_of_the_suite_is_refused() {
     hidden[1] = few.number();
     assert_eq!(feed(&mut server(), &hidden), denied);
     // A server requests another suite only once.
-    let mut server = ServerHandshake::new(Some(&secret()), few);
+    let mut server = server_with(Some(secret()), false, few);
     let (_, challenge) = begin(&secret());
     assert_eq!(feed(&mut server, &challenge).1, b"CHAC");
     assert_eq!(feed(&mut server, &challenge), denied);
@@ -220,7 +228,7 @@ fn server_answer_is_not_accepted_from_a_client() {
     assert_eq!(feed(&mut server, &mirrored).0, Err(AuthRefusal::WrongProof));
     // A client gets its own challenge back.
     let (client, challenge) = begin(&secret());
-    let mirrored = [&b"KNOW"[..], &challenge[3..]].concat();
+    let mirrored = [&b"KNOW"[..], &challenge[4..]].concat();
     assert_eq!(process_answer(client, &mirrored), Err(AuthFailure::SecretMismatch));
 }
 
@@ -288,4 +296,70 @@ fn errors_give_a_remedy_and_hide_the_secret() {
     for text in [format!("{server:?}"), format!("{client:?}")] {
         assert!(!text.contains("horse") && !text.contains("psk"), "{text}");
     }
+}
+
+/// Runs a handshake whose sides may require encryption. Returns the replies of the server before
+/// its answer, and the keys of both sides.
+fn exchange(
+    server_encrypts: bool,
+    client_encrypts: bool,
+) -> (Vec<Vec<u8>>, [Option<ConnectionKeys>; 2]) {
+    let ciphers = CipherSet::of_this_processor();
+    let mut server = server_with(Some(secret()), server_encrypts, ciphers);
+    let (mut words, mut encrypts) = (Vec::new(), client_encrypts);
+    loop {
+        let (client, challenge) =
+            ClientHandshake::begin(&secret(), ciphers, ciphers, encrypts).unwrap();
+        let (_, answer) = feed(&mut server, &challenge);
+        let (word, rest) = answer.split_first_chunk().unwrap();
+        match ClientHandshake::check_server_word(*word).unwrap() {
+            ServerReply::Answer => {
+                let (proof, keys) = client.finish(rest.try_into().unwrap()).unwrap();
+                assert_eq!(feed(&mut server, &proof).0, Ok(AuthProgress::Complete));
+                return (words, [keys, server.take_keys()]);
+            }
+            _ => words.push(answer),
+        }
+        encrypts = true;
+    }
+}
+
+#[test]
+fn connection_is_encrypted_if_one_side_requires_it() {
+    for (server, client) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (words, keys) = exchange(server, client);
+        let expected = if server && !client { vec![b"CRYP".to_vec()] } else { Vec::new() };
+        assert_eq!(words, expected);
+        let [client_keys, server_keys] = keys;
+        assert_eq!(client_keys.is_some(), server || client);
+        assert_eq!(server_keys.is_some(), server || client);
+        let (Some(client_keys), Some(server_keys)) = (client_keys, server_keys) else { continue };
+        let (near, far) = (client_keys.record_ciphers(), server_keys.record_ciphers());
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let mut text = *b"text";
+            let tag = from.sealing.seal(1, b"header", &mut text);
+            assert_ne!(&text, b"text");
+            assert_eq!(to.opening.open(1, b"header", &mut text, &tag), Ok(()));
+            assert_eq!(&text, b"text");
+        }
+    }
+}
+
+#[test]
+fn encryption_cannot_be_removed_from_a_challenge() {
+    let ciphers = CipherSet::of_this_processor();
+    let begin = |encrypts| ClientHandshake::begin(&secret(), ciphers, ciphers, encrypts).unwrap();
+    let denied = (Err(AuthRefusal::WrongProof), b"DENY".to_vec());
+    for flag in [0, 2, 0xff] {
+        let (_, mut challenge) = begin(true);
+        challenge[3] = flag;
+        assert_eq!(feed(&mut server(), &challenge), denied);
+    }
+    let (_, mut challenge) = begin(false);
+    challenge[3] = 1;
+    assert_eq!(feed(&mut server(), &challenge), denied);
+    // A server that requires encryption requests it once, and then refuses.
+    let mut server = server_with(Some(secret()), true, ciphers);
+    assert_eq!(feed(&mut server, &begin(false).1).1, b"CRYP");
+    assert_eq!(feed(&mut server, &begin(false).1), denied);
 }

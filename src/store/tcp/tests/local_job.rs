@@ -6,7 +6,7 @@ use crate::security::Secret;
 use crate::store::Store as _;
 use crate::store::tcp::local_job::host_or_join;
 use crate::store::tcp::local_job_search::first_name;
-use crate::store::tcp::{ClientOptions, TcpStore};
+use crate::store::tcp::{ClientOptions, StoreSecurity, TcpStore};
 use crate::sys::{host, unix};
 use std::io::Read as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,6 +19,14 @@ const RANKS: usize = 3;
 /// The longest delay by an attack.
 const MAX_DELAY: Duration = Duration::from_secs(1);
 
+fn with_secret(secret: Option<&Secret>) -> StoreSecurity {
+    StoreSecurity { secret: secret.cloned(), encrypts: false }
+}
+
+fn open() -> StoreSecurity {
+    StoreSecurity::default()
+}
+
 fn new_job_name() -> String {
     host::random_nonce().unwrap().to_string()
 }
@@ -27,7 +35,7 @@ fn new_job_name() -> String {
 fn run_job(job: &str, secret: Option<&Secret>) -> (Vec<TcpStore>, Duration) {
     let began = Instant::now();
     let deadline = test_deadline();
-    let join = |rank| host_or_join(job, rank, RANKS, secret.cloned(), &deadline).unwrap();
+    let join = |rank| host_or_join(job, rank, RANKS, with_secret(secret), &deadline).unwrap();
     let stores = std::thread::scope(|scope| {
         let join = &join;
         let ranks: Vec<_> = (0..RANKS).map(|rank| scope.spawn(move || join(rank))).collect();
@@ -74,8 +82,9 @@ fn secret_of_the_user_is_kept_and_not_sent() {
     // A rank without the secret is refused.
     let deadline = Deadline::after_ms(20_000);
     std::thread::scope(|scope| {
-        let rank_0 = scope.spawn(|| host_or_join(&job, 0, 2, Some(secret.clone()), &deadline));
-        let error = host_or_join(&job, 1, 2, None, &deadline).unwrap_err();
+        let rank_0 =
+            scope.spawn(|| host_or_join(&job, 0, 2, with_secret(Some(&secret)), &deadline));
+        let error = host_or_join(&job, 1, 2, open(), &deadline).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
         drop(rank_0.join().unwrap());
     });
@@ -84,10 +93,10 @@ fn secret_of_the_user_is_kept_and_not_sent() {
 #[test]
 fn timeout_of_a_local_job_names_the_missing_ranks() {
     let job = new_job_name();
-    let error = host_or_join(&job, 0, 3, None, &Deadline::after_ms(30)).unwrap_err();
+    let error = host_or_join(&job, 0, 3, open(), &Deadline::after_ms(30)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("ranks 1, 2"), "{error}");
-    let error = host_or_join(&job, 1, 3, None, &Deadline::after_ms(30)).unwrap_err();
+    let error = host_or_join(&job, 1, 3, open(), &Deadline::after_ms(30)).unwrap_err();
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::Timeout, Some(0)));
 }
 
@@ -95,11 +104,11 @@ fn timeout_of_a_local_job_names_the_missing_ranks() {
 fn rank_outside_of_the_world_is_refused() {
     let job = new_job_name();
     std::thread::scope(|scope| {
-        let rank_0 = scope.spawn(|| host_or_join(&job, 0, 2, None, &Deadline::after_ms(20_000)));
-        let error = host_or_join(&job, 2, 3, None, &test_deadline()).unwrap_err();
+        let rank_0 = scope.spawn(|| host_or_join(&job, 0, 2, open(), &Deadline::after_ms(20_000)));
+        let error = host_or_join(&job, 2, 3, open(), &test_deadline()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Auth);
         assert!(error.message().contains("different world sizes"), "{error}");
-        host_or_join(&job, 1, 2, None, &test_deadline()).unwrap();
+        host_or_join(&job, 1, 2, open(), &test_deadline()).unwrap();
         rank_0.join().unwrap().unwrap();
     });
 }
@@ -108,7 +117,7 @@ fn rank_outside_of_the_world_is_refused() {
 fn second_job_of_the_same_user_and_name_is_refused() {
     let job = new_job_name();
     let _first = unix::listen(&first_name(&job)).unwrap();
-    let error = host_or_join(&job, 0, 2, None, &test_deadline()).unwrap_err();
+    let error = host_or_join(&job, 0, 2, open(), &test_deadline()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::System, "{error}");
 }
 
@@ -172,7 +181,7 @@ fn flood(job: &str, is_over: &AtomicBool) {
 fn silent_connections_do_not_delay_the_ranks() {
     let job = new_job_name();
     let (deadline, is_over) = (test_deadline(), AtomicBool::new(false));
-    let join = |rank| host_or_join(&job, rank, RANKS, None, &deadline).unwrap();
+    let join = |rank| host_or_join(&job, rank, RANKS, open(), &deadline).unwrap();
     std::thread::scope(|scope| {
         let rank_0 = scope.spawn(|| join(0));
         await_rank_0(&job);
@@ -198,7 +207,7 @@ fn connection_of_another_user_is_closed_unread() {
     let job = new_job_name();
     let deadline = test_deadline();
     std::thread::scope(|scope| {
-        let rank_0 = scope.spawn(|| host_or_join(&job, 0, 2, None, &deadline));
+        let rank_0 = scope.spawn(|| host_or_join(&job, 0, 2, open(), &deadline));
         await_rank_0(&job);
         let stranger = unix::run_as_other_user(|| unix::connect(&first_name(&job)).unwrap());
         if let Some(mut stranger) = stranger {
@@ -208,7 +217,7 @@ fn connection_of_another_user_is_closed_unread() {
             assert_eq!(stranger.read(&mut [0; 8]).unwrap(), 0);
             assert_not_delayed(began.elapsed());
         }
-        host_or_join(&job, 1, 2, None, &deadline).unwrap();
+        host_or_join(&job, 1, 2, open(), &deadline).unwrap();
         rank_0.join().unwrap().unwrap();
     });
 }

@@ -10,7 +10,7 @@
 use super::super::advert::AddressAdvert;
 use super::super::hello::{
     ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConnectionPurpose, HELLO_BYTES, Hello, HelloReadState,
-    HelloReader, HelloRefusal, PREFIX_BYTES, WELCOME, parse_answer,
+    HelloReader, HelloRefusal, PREFIX_BYTES, WELCOME, parse_answer, parse_end,
 };
 use super::super::link_proof::{AcceptProof, ConnectProof, LinkTerms};
 use super::super::members::{ExpectedPeers, TcpMember};
@@ -37,7 +37,8 @@ pub fn hello(input: &[u8]) {
     let mode = script.next_byte().unwrap_or_default();
     let from = Rank::from(script.next_byte().unwrap_or_default()) % RANKS;
     let choice = script.next_byte().unwrap_or_default();
-    let link = TestedLink::new(from, purpose(choice), choice / 6 % 2 == 0);
+    let settings = [SecuritySetting::Auth, SecuritySetting::None, SecuritySetting::Encrypt];
+    let link = TestedLink::new(from, purpose(choice), settings[usize::from(choice / 6 % 3)]);
     let (proof, message) = ConnectProof::begin(&link.terms, &link.hello).expect("random bytes");
     let original = [&link.hello.encode()[..], &message].concat();
     let mut bytes = original.clone();
@@ -72,10 +73,9 @@ struct TestedLink {
 }
 
 impl TestedLink {
-    fn new(from: Rank, purpose: ConnectionPurpose, is_authenticated: bool) -> Self {
-        let secret = || Secret::from_bytes(b"of the job").expect("of fit length");
-        let security =
-            if is_authenticated { LinkSecurity::Auth(secret()) } else { LinkSecurity::None };
+    fn new(from: Rank, purpose: ConnectionPurpose, setting: SecuritySetting) -> Self {
+        let secret = Secret::from_bytes(b"of the job").expect("of fit length");
+        let security = LinkSecurity::new(setting, Some(&secret)).expect("with a secret");
         let members = members();
         let terms = LinkTerms::between(&security, &members[from], &members[ME]);
         let hello = hello_from(from, purpose, &terms);
@@ -85,7 +85,7 @@ impl TestedLink {
     /// Returns true if these bytes are a hello with a proof that the tested rank must answer.
     fn is_expected(&self, bytes: &[u8], original: &[u8]) -> bool {
         let Some(hello) = bytes.get(..HELLO_BYTES) else { return false };
-        if self.security.setting() == SecuritySetting::Auth {
+        if self.security.setting() != SecuritySetting::None {
             return hello == original && self.has_expected_prefix(hello);
         }
         // Without a secret, any number is a proof.
@@ -202,7 +202,9 @@ fn check_incoming(
     });
     assert_eq!(acceptance.is_some(), !is_changed, "{outcome:?}");
     if let Some(acceptance) = acceptance {
-        assert_eq!(confirmed.check_acceptance(&acceptance), Ok(()));
+        let tag = parse_end(acceptance.message()).expect("an acceptance").expect("all of it");
+        let keys = confirmed.check_acceptance(tag).expect("a right acceptance");
+        assert_eq!(keys.is_some(), link.security.setting() == SecuritySetting::Encrypt);
         assert!(reader.free_space().is_empty(), "the reader takes bytes of the stream");
     }
 }
@@ -251,9 +253,11 @@ fn check_answer(
     assert!(!right.starts_with(&answer) || outcome.is_ok(), "{outcome:?}");
     let is_complete = bytes.len() >= ANSWER_BYTES;
     let is_right = match link.security.setting() {
-        SecuritySetting::Auth => bytes.starts_with(right),
+        SecuritySetting::Auth | SecuritySetting::Encrypt => bytes.starts_with(right),
         // Without a secret, any number of the acceptor is valid.
-        _ => is_complete && bytes[0] == WELCOME && bytes[17..ANSWER_BYTES] == right[17..],
+        SecuritySetting::None => {
+            is_complete && bytes[0] == WELCOME && bytes[17..ANSWER_BYTES] == right[17..]
+        }
     };
     let verdict = outcome.and_then(|message| match message {
         Some(message) => proof.finish(&message).map(Some),

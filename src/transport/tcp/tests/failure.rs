@@ -40,7 +40,7 @@ fn outgoing_stream(mesh: &TcpMesh, peer: Rank) -> Arc<SocketStream> {
 }
 
 #[test]
-fn a_failure_reaches_all_nodes_with_its_reason() {
+pub(super) fn a_failure_reaches_all_nodes_with_its_reason() {
     let meshes = mesh_of(&[0, 0, 1, 2, 2]);
     let stop = Error::new(ErrorKind::Mismatch, "rank 4 called another operation").with_culprit(4);
     std::thread::scope(|scope| {
@@ -53,7 +53,7 @@ fn a_failure_reaches_all_nodes_with_its_reason() {
 }
 
 #[test]
-fn rank_that_fails_and_leaves_sends_its_reason() {
+pub(super) fn rank_that_fails_and_leaves_sends_its_reason() {
     for _ in 0..20 {
         let mut meshes = mesh_of(&[0, 1]);
         let stop =
@@ -66,7 +66,7 @@ fn rank_that_fails_and_leaves_sends_its_reason() {
 }
 
 #[test]
-fn first_failure_reason_is_kept() {
+pub(super) fn first_failure_reason_is_kept() {
     let meshes = mesh_of(&[0, 1]);
     meshes[0].fail(&Error::new(ErrorKind::Aborted, "first"));
     assert_eq!(failure_of(&meshes[1], 0).message(), "first");
@@ -77,7 +77,7 @@ fn first_failure_reason_is_kept() {
 }
 
 #[test]
-fn leader_death_is_noticed_without_streams() {
+pub(super) fn leader_death_is_noticed_without_streams() {
     let mut meshes = mesh_of(&[0, 0, 1, 1]);
     let leader = meshes.remove(2);
     let _domain = drop_without_goodbye(leader);
@@ -91,7 +91,7 @@ fn leader_death_is_noticed_without_streams() {
 }
 
 #[test]
-fn broken_stream_is_a_death_but_its_bytes_are_received() {
+pub(super) fn broken_stream_is_a_death_but_its_bytes_are_received() {
     let mut meshes = mesh_of(&[0, 1, 1]);
     let victim = meshes.pop().unwrap();
     send_all(&victim, 0, STREAM, b"last bytes").unwrap();
@@ -113,7 +113,7 @@ fn broken_stream_is_a_death_but_its_bytes_are_received() {
 }
 
 #[test]
-fn reason_within_the_grace_period_replaces_a_broken_stream() {
+pub(super) fn reason_within_the_grace_period_replaces_a_broken_stream() {
     let meshes = mesh_of(&[0, 1]);
     send_all(&meshes[1], 0, STREAM, b"x").unwrap();
     receive_all(&meshes[0], 1, STREAM, &mut [0]).unwrap();
@@ -127,7 +127,7 @@ fn reason_within_the_grace_period_replaces_a_broken_stream() {
 }
 
 #[test]
-fn join_ends_on_timeout_or_cancellation() {
+pub(super) fn join_ends_on_timeout_or_cancellation() {
     let openings = vec![listen_on_loopback("127.0.0.1", 1), listen_on_loopback("127.0.0.1", 1)];
     let members = members(&openings, &[0, 1]);
     let group = host::random_nonce().unwrap();
@@ -148,7 +148,7 @@ fn join_ends_on_timeout_or_cancellation() {
 }
 
 #[test]
-fn failure_of_a_leaving_leader_is_forwarded() {
+pub(super) fn failure_of_a_leaving_leader_is_forwarded() {
     for round in 0..20 {
         let mut meshes = mesh_of(&[0, 1]);
         let stop = Error::new(ErrorKind::Mismatch, format!("round {round}")).with_culprit(0);
@@ -160,7 +160,7 @@ fn failure_of_a_leaving_leader_is_forwarded() {
 }
 
 #[test]
-fn rank_reported_as_left_is_not_declared_dead() {
+pub(super) fn rank_reported_as_left_is_not_declared_dead() {
     let meshes = mesh_of(&[0, 1, 1]);
     let shared = &meshes[0].shared;
     shared.mark_died(2, "its connection broke");
@@ -194,7 +194,7 @@ fn await_delayed_events(mesh: &TcpMesh) {
 }
 
 #[test]
-fn single_ended_connection_is_reported_as_death() {
+pub(super) fn single_ended_connection_is_reported_as_death() {
     let meshes = with_two_streams();
     outgoing_stream(&meshes[1], 0).shutdown_write();
     let error = failure_of(&meshes[0], 1);
@@ -203,7 +203,7 @@ fn single_ended_connection_is_reported_as_death() {
 }
 
 #[test]
-fn leaving_rank_ends_all_connections_without_failure() {
+pub(super) fn leaving_rank_ends_all_connections_without_failure() {
     let mut meshes = with_two_streams();
     let leaver = meshes.remove(1);
     // The rank's node does not see the departure, so no leader reports it.
@@ -218,7 +218,7 @@ fn leaving_rank_ends_all_connections_without_failure() {
 }
 
 #[test]
-fn rank_leaving_a_failed_group_is_not_the_culprit() {
+pub(super) fn rank_leaving_a_failed_group_is_not_the_culprit() {
     let mut meshes = with_two_streams();
     let leaver = meshes.remove(1);
     // The rank's node reports the departure late.
@@ -240,7 +240,7 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
 }
 
 #[test]
-fn failure_reason_arrives_on_streams_without_a_leader() {
+pub(super) fn failure_reason_arrives_on_streams_without_a_leader() {
     for unread in [&b""[..], b"not read"] {
         let mut meshes = with_two_streams();
         let leaver = meshes.remove(0);
@@ -255,7 +255,7 @@ fn failure_reason_arrives_on_streams_without_a_leader() {
 }
 
 #[test]
-fn failure_is_sent_before_departures_it_caused() {
+pub(super) fn failure_is_sent_before_departures_it_caused() {
     let mut meshes = mesh_of(&[0, 0, 1]);
     let stop = Error::new(ErrorKind::Mismatch, "rank 1 called another operation").with_culprit(1);
     let leaver = meshes.remove(1);
@@ -279,7 +279,7 @@ fn failure_is_sent_before_departures_it_caused() {
 }
 
 #[test]
-fn local_error_is_not_a_peer_death() {
+pub(super) fn local_error_is_not_a_peer_death() {
     let meshes = mesh_of(&[0, 1]);
     let shared = &meshes[0].shared;
     let own = std::io::Error::from(std::io::ErrorKind::OutOfMemory);

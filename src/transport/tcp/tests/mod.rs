@@ -1,6 +1,7 @@
 //! Tests of meshes between threads, and of misbehaving peers. They use the loopback interface, free
 //! ports and deadlines.
 
+mod encrypted;
 mod failure;
 mod hostile;
 mod policy;
@@ -24,6 +25,7 @@ use crate::transport::{
     StreamDirection, StreamInterest,
 };
 use crate::wait::WaitPolicy;
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -111,9 +113,19 @@ fn authenticated() -> LinkSecurity {
     LinkSecurity::Auth(Secret::from_bytes(b"correct horse battery staple").unwrap())
 }
 
+fn encrypted() -> LinkSecurity {
+    LinkSecurity::Encrypt(Secret::from_bytes(b"correct horse battery staple").unwrap())
+}
+
+thread_local! {
+    /// The protection of the groups that [`meshes`] creates on this thread.
+    static SECURITY_OF_MESHES: RefCell<LinkSecurity> = const { RefCell::new(LinkSecurity::None) };
+}
+
 /// Creates the meshes of all ranks of a new group.
 fn meshes(openings: Vec<TcpListening>, nodes: &[usize]) -> Vec<TcpMesh> {
-    secured_meshes(openings, nodes, &LinkSecurity::None)
+    let security = SECURITY_OF_MESHES.with_borrow(Clone::clone);
+    secured_meshes(openings, nodes, &security)
 }
 
 /// Creates the meshes of all ranks of a new group with this protection.

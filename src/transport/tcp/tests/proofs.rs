@@ -290,7 +290,7 @@ fn overloaded_acceptor_is_tried_again() {
         let mut confirmation = [0; CONFIRM_BYTES];
         stream.read_exact(&mut confirmation).unwrap();
         let acceptance = accepting.finish(confirmation[1..].try_into().unwrap()).unwrap();
-        stream.write_all(&[&b"T"[..], &acceptance].concat()).unwrap();
+        stream.write_all(acceptance.message()).unwrap();
         let mut frames = [0; 3 * HEAD_BYTES];
         stream.read_exact(&mut frames).unwrap();
         assert!(frames.ends_with(&[&b"data"[..], &[0; HEAD_BYTES - 4]].concat()), "{frames:?}");

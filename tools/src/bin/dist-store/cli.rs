@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use dist::api::environment::{DEFAULT_PORT, job_secret};
 use dist::base::config;
 use dist::base::error::Result;
+use dist::security::{LinkSecurity, SecuritySetting};
 use dist::store::tcp::proto::MAX_VALUE_BYTES;
 use dist::store::tcp::{MAX_CONNECTIONS, Secret};
 use std::ffi::{OsStr, OsString};
@@ -129,6 +130,16 @@ impl SecretFile {
             Some(path) => Secret::from_file(path).map(Some),
             None => job_secret(),
         }
+    }
+
+    /// Returns whether `DIST_SECURITY` requests encrypted connections to the store.
+    pub(crate) fn encrypts(secret: Option<&Secret>) -> Result<bool> {
+        let setting = SecuritySetting::requested(secret.is_some())?;
+        if setting == SecuritySetting::Encrypt {
+            // Refuses a store without a secret, whose values would travel unencrypted.
+            LinkSecurity::new(setting, secret)?;
+        }
+        Ok(setting == SecuritySetting::Encrypt)
     }
 }
 

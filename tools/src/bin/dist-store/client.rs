@@ -1,6 +1,6 @@
 //! The connection to the store, and queries that several commands use.
 
-use crate::cli::StoreLocation;
+use crate::cli::{SecretFile, StoreLocation};
 use crate::{EXIT_UNREACHABLE, Failure};
 use dist::api::store::open_tcp;
 use dist::base::deadline::Deadline;
@@ -38,6 +38,7 @@ fn client_options(location: &StoreLocation) -> Result<ClientOptions> {
     Ok(ClientOptions {
         host: location.host()?,
         port: location.port()?,
+        encrypts: SecretFile::encrypts(secret.as_ref())?,
         secret,
         ..ClientOptions::default()
     })

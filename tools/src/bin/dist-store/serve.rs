@@ -19,10 +19,12 @@ const RESERVED_FILES: u64 = 32;
 
 /// Builds the server's options.
 fn server_options(options: &cli::ServeArgs) -> Result<ServerOptions> {
+    let secret = options.secret.read()?;
     Ok(ServerOptions {
         bind: options.bind().to_owned(),
         port: options.port()?,
-        secret: options.secret.read()?,
+        encrypts: cli::SecretFile::encrypts(secret.as_ref())?,
+        secret,
         max_bytes: options.max_bytes.map_or(0, |size| size.0),
         ..ServerOptions::default()
     })

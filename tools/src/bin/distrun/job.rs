@@ -187,6 +187,7 @@ fn host_store(
         bind: master.address.clone(),
         port: master.port,
         secret: secret.for_server(),
+        encrypts: secret.encrypts_store()?,
         ..ServerOptions::default()
     };
     let server = Server::start(bind).map_err(|error| {

@@ -6,6 +6,7 @@ use crate::cli::Options;
 use dist::base::config::{self, LAUNCHER_HAS_SECRET, SECRET_FD, SECRET_FILE};
 use dist::base::error::ErrorContext as _;
 use dist::process::child_group::ChildProcessGroup;
+use dist::security::SecuritySetting;
 use dist::store::tcp::Secret;
 use dist_tools::Failure;
 use std::os::fd::AsRawFd as _;
@@ -78,6 +79,15 @@ impl JobSecret {
     /// Returns the secret for the job's store.
     pub(crate) fn for_server(&self) -> Option<Secret> {
         self.secret.clone()
+    }
+
+    /// Returns whether the connections of the job's store are encrypted: the ranks inherit
+    /// `DIST_SECURITY` from distrun.
+    ///
+    /// # Errors
+    /// The value of the variable is wrong.
+    pub(crate) fn encrypts_store(&self) -> Result<bool, Failure> {
+        Ok(SecuritySetting::encrypts_store(self.secret.is_some())?)
     }
 
     /// Sets the location of the secret for a rank, and removes locations that distrun inherited.
