@@ -335,6 +335,7 @@ impl TcpMeshShared {
                     && self.security.setting() == SecuritySetting::Encrypt =>
             {
                 self.fail_all_nodes(&self.tampered_error(peer, cause));
+                self.mark_died(peer, &cause.to_string());
             }
             LinkEnd::Broken(cause) => match cause.kind() {
                 Io::ConnectionReset
