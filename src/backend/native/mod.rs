@@ -129,6 +129,24 @@ impl PeerMonitor for NativeBackend {
             Some(rank).filter(|&rank| rank < self.nodes.rank_count()).filter(is_on_node)?;
         Some(self.domain.region().describe_progress(self.nodes.local_rank(local_rank)))
     }
+
+    #[inline]
+    fn enter_foreign_operation(&self, descriptor: &Descriptor) {
+        self.domain.region().progress(self.domain.rank()).enter(&descriptor.encode());
+    }
+
+    #[inline]
+    fn finish_foreign_operation(&self, descriptor: &Descriptor) {
+        let [.., word] = descriptor.encode();
+        self.domain.region().progress(self.domain.rank()).finish_foreign_operation(word);
+    }
+
+    fn first_rank_before(&self, descriptor: &Descriptor) -> Option<Rank> {
+        let key = descriptor.order_key();
+        let is_before = |&local: &Rank| !self.domain.region().progress(local).has_entered(key);
+        let local = (0..self.domain.size()).find(is_before)?;
+        Some(self.domain.peer(local).rank)
+    }
 }
 
 impl Backend for NativeBackend {

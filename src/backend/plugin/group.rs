@@ -54,7 +54,7 @@ pub(super) struct PluginIdentity {
 
 /// The back end of one plug-in group.
 #[derive(Debug)]
-pub(super) struct PluginGroup {
+pub(in crate::backend) struct PluginGroup {
     name: &'static str,
     rank: Rank,
     rank_locations: Vec<RankLocation>,
