@@ -363,6 +363,23 @@ fn start_thread() -> Result<ServiceThread> {
     Ok(running)
 }
 
+/// Shows other threads whether the service thread has an event that it has not handled. Its holder
+/// must also have a registration that outlives it, so that the service thread does not end.
+#[derive(Clone, Debug)]
+pub struct EventProbe(Arc<Poller>);
+
+impl EventProbe {
+    /// Returns the probe of the service thread, or `None` if there is no service thread.
+    pub fn of_service_thread() -> Option<Self> {
+        lock().thread.as_ref().map(|thread| Self(Arc::clone(&thread.poller)))
+    }
+
+    /// Returns whether an event is ready, for example the end of a connection to another process.
+    pub fn has_events(&self) -> bool {
+        self.0.has_events()
+    }
+}
+
 /// The main loop of the service thread: waits for a descriptor, an alarm or a wake-up, and calls
 /// the handlers, until no registration is left.
 fn run_thread(poller: &Arc<Poller>, wake_flag: &EventFd) {

@@ -9,6 +9,7 @@
 //! dead or late rank says what the rank was in.
 
 use super::communicator::UccCommunicator;
+use super::liveness::Liveness;
 use super::team::UccTeam;
 use super::types::check_support;
 use crate::backend::host_factory::BackendFactory;
@@ -23,18 +24,11 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::nodes::NodeMap;
 use crate::sys::host;
-use crate::wait::pause;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The name of the back end.
 pub(in crate::backend) const NAME: &str = "ucc";
-
-/// The time for which an error of UCC waits for the failure of the native group, which has the rank
-/// and the reason. UCC often notices the end of a connection first.
-const REASON_WAIT: Duration = Duration::from_millis(500);
-const REASON_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Creates the native back end of a group.
 type CreateNative = fn(&GroupContext<'_>, &dyn BootstrapExchange) -> Result<Arc<dyn Backend>>;
@@ -107,7 +101,8 @@ impl Plugin for TeamMaker {
         let hosts = NodeMap::by_label(&hosts);
         let own_host = hosts.members(hosts.node_of(context.rank)).len();
         let check_cancelled = || self.host_state.failure();
-        let team = UccTeam::create(context, exchange, &check_cancelled)?;
+        let liveness = Liveness::follow(Arc::clone(&self.host_state));
+        let team = UccTeam::create(context, exchange, &liveness, &check_cancelled)?;
         let communicator = UccCommunicator::new(team, state, own_host > host::cores());
         Ok(CreatedCommunicator {
             kinds: communicator.kinds()?,
@@ -170,12 +165,6 @@ impl UccBackend {
     fn fail(&self, team: &TeamGroup, error: Error, descriptor: &Descriptor) -> Error {
         if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported) {
             return error;
-        }
-        if error.kind() == ErrorKind::Backend {
-            let limit = Deadline::after(REASON_WAIT);
-            while self.host.failure().is_none() && !limit.has_passed() {
-                pause(REASON_POLL_INTERVAL, &limit);
-            }
         }
         team.failures.fail_with(self.name_late_rank(error, descriptor))
     }

@@ -5,7 +5,9 @@
 //! until the call is finalised, so [`CallMemory`] keeps them.
 
 use super::functions::{self, BlockBuffer, BufferInfo, CollectiveArguments, PlainBuffer};
-use super::types::{BYTES, BufferMemory, Reduction, reduction};
+use super::library::UccLibrary;
+use super::operators;
+use super::types::{BYTES, BufferMemory, reduction};
 use crate::backend::OpKind;
 use crate::backend::plugin::{PluginTask, TaskKind};
 use crate::base::buffer::{Dst, Src};
@@ -102,6 +104,13 @@ impl<'a> CallView<'a, '_> {
     }
 }
 
+/// The input of a reduction: its type in UCC, and whether this rank scales it first.
+#[derive(Clone, Copy)]
+struct ReductionInput {
+    datatype: u64,
+    is_scaled: bool,
+}
+
 /// Sets the arguments of UCC for a collective, and returns the memory that the call needs. Returns
 /// `None` if the call is complete without UCC, because no rank has data.
 ///
@@ -110,6 +119,7 @@ impl<'a> CallView<'a, '_> {
 pub(super) fn prepare(
     task: &PluginTask<'_>,
     (rank, size): (Rank, WorldSize),
+    library: &UccLibrary,
     arguments: &mut CollectiveArguments,
 ) -> Result<Option<CallMemory>> {
     let TaskKind::Collective(kind) = task.kind else {
@@ -137,10 +147,15 @@ pub(super) fn prepare(
         let message = format!("{} ({dtype}, {op}): UCC has no such reduction", kind.name());
         Error::new(ErrorKind::Unsupported, message)
     })?;
+    let datatype = match (reduction.datatype, reduction.kernel) {
+        (Some(datatype), _) => datatype,
+        (None, kernel) => operators::datatype(library, dtype, kernel.unwrap_or(op))?,
+    };
     call.arguments.op = reduction.op;
+    let input = ReductionInput { datatype, is_scaled: reduction.scales_input };
     match kind {
-        OpKind::AllReduce | OpKind::Reduce => call.set_reduced_vector(&view, reduction)?,
-        _ => call.set_reduced_blocks(&view, reduction)?,
+        OpKind::AllReduce | OpKind::Reduce => call.set_reduced_vector(&view, input)?,
+        _ => call.set_reduced_blocks(&view, input)?,
     }
     Ok(Some(call.memory))
 }
@@ -289,13 +304,17 @@ impl CallBuilder<'_> {
     }
 
     /// Sets the buffers of an all_reduce or a reduce.
-    fn set_reduced_vector(&mut self, view: &CallView<'_, '_>, reduction: Reduction) -> Result<()> {
+    fn set_reduced_vector(
+        &mut self,
+        view: &CallView<'_, '_>,
+        reduction: ReductionInput,
+    ) -> Result<()> {
         let task = view.task;
         let has_result = view.kind == OpKind::AllReduce || view.is_root();
         let plain = |buffer| view.plain(buffer, task.count as u64, reduction.datatype);
         let mut source = task.send.as_ptr();
         let mut in_place = has_result && view.is_in_place();
-        if reduction.scales_input {
+        if reduction.is_scaled {
             let to = if has_result { task.recv } else { self.allocate_scratch(task.send.len())? };
             scale(view, to, task.send);
             (source, in_place) = (to.as_src().as_ptr(), has_result);
@@ -311,7 +330,11 @@ impl CallBuilder<'_> {
     }
 
     /// Sets the buffers of a reduce_scatter, also in its `_v` form.
-    fn set_reduced_blocks(&mut self, view: &CallView<'_, '_>, reduction: Reduction) -> Result<()> {
+    fn set_reduced_blocks(
+        &mut self,
+        view: &CallView<'_, '_>,
+        reduction: ReductionInput,
+    ) -> Result<()> {
         let task = view.task;
         let element_bytes = view.element_bytes;
         let lengths: Vec<usize> = match view.kind {
@@ -355,11 +378,11 @@ impl CallBuilder<'_> {
     fn contiguous_input<'a>(
         &mut self,
         view: &CallView<'a, '_>,
-        reduction: Reduction,
+        reduction: ReductionInput,
         total: usize,
     ) -> Result<Src<'a>> {
         let Some(blocks) = view.task.sends else {
-            if !reduction.scales_input {
+            if !reduction.is_scaled {
                 return Ok(view.task.send);
             }
             let to = self.allocate_scratch(total)?;
@@ -373,7 +396,7 @@ impl CallBuilder<'_> {
             end += block.len();
             is_next
         });
-        if is_contiguous && !reduction.scales_input {
+        if is_contiguous && !reduction.is_scaled {
             // SAFETY: the blocks follow each other without a gap, so their bytes are one vector.
             return Ok(unsafe { Src::new(first.as_ptr(), total) });
         }
@@ -381,7 +404,7 @@ impl CallBuilder<'_> {
         let mut start = 0;
         for block in blocks.iter().filter(|block| !block.is_empty()) {
             let part = to.slice(start, block.len());
-            match reduction.scales_input {
+            match reduction.is_scaled {
                 true => scale(view, part, *block),
                 false => kernel::copy(part, *block),
             }

@@ -19,6 +19,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::sync::lock;
 use crate::sys::library::loaded_paths;
+use crate::wait::pause;
 use crate::wait::policy::try_yield;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -35,6 +36,10 @@ const POLLS_WHEN_OVERSUBSCRIBED: u32 = 8;
 const POLL_TIME: Duration = Duration::from_millis(5);
 const MIN_SLEEP: Duration = Duration::from_micros(20);
 const MAX_SLEEP: Duration = Duration::from_micros(500);
+
+/// The time for which an error of UCC waits for the failure of the native group.
+const REASON_WAIT: Duration = Duration::from_millis(500);
+const REASON_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The element counts of short operations: if the first polls find such an operation complete, it
 /// took about 10 microseconds at most.
@@ -110,6 +115,20 @@ impl UccCommunicator {
         }
     }
 
+    /// Returns the reason of an error of UCC. UCC often notices the end of a connection before the
+    /// native group does, which knows the rank and the reason, so this waits for its failure.
+    #[cold]
+    fn explain(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Backend {
+            return error;
+        }
+        let limit = Deadline::after(REASON_WAIT);
+        while self.state.known_failure().is_none() && !limit.has_passed() {
+            pause(REASON_POLL_INTERVAL, &limit);
+        }
+        self.state.known_failure().cloned().unwrap_or(error)
+    }
+
     #[inline]
     fn polls(&self) -> u32 {
         if self.is_oversubscribed { POLLS_WHEN_OVERSUBSCRIBED } else { POLLS }
@@ -162,8 +181,8 @@ impl UccCommunicator {
 impl Communicator for UccCommunicator {
     fn submit(&self, task: &PluginTask<'_>) -> Result<SubmitOutcome> {
         self.check_failure()?;
-        let access = self.team.context.access();
-        match self.team.begin(&access, task).context(|| task.kind.name())? {
+        let begun = self.team.begin(&self.team.context.access(), task);
+        match begun.context(|| task.kind.name()).map_err(|error| self.explain(error))? {
             None => Ok(SubmitOutcome::Done(PluginMessageStatus::default())),
             Some(active) => Ok(SubmitOutcome::Pending(self.keep(active))),
         }
@@ -174,7 +193,7 @@ impl Communicator for UccCommunicator {
     }
 
     fn run(&self, task: &PluginTask<'_>, limit: Duration) -> Option<Result<RunOutcome>> {
-        Some(self.run_collective(task, limit))
+        Some(self.run_collective(task, limit).map_err(|error| self.explain(error)))
     }
 
     fn test(&self, request: PluginRequest) -> Result<Option<PluginMessageStatus>> {
@@ -182,28 +201,7 @@ impl Communicator for UccCommunicator {
     }
 
     fn wait(&self, request: PluginRequest, limit: Duration) -> Result<Option<PluginMessageStatus>> {
-        let end = Deadline::after(limit);
-        let mut sleep_time = MIN_SLEEP;
-        loop {
-            if self.poll_pending(request.ticket)? {
-                return Ok(Some(PluginMessageStatus::default()));
-            }
-            let waited = end.elapsed();
-            if waited >= limit || self.team.has_failed() {
-                return Ok(None);
-            }
-            if waited < POLL_TIME {
-                if self.is_oversubscribed {
-                    try_yield();
-                }
-                continue;
-            }
-            // The failure of the group notifies this doorbell.
-            let has_failed = || self.team.has_failed().then_some(());
-            let sleep = sleep_time.min(end.remaining());
-            self.state.doorbell().sleep_unless_ready(sleep, || true, has_failed);
-            sleep_time = (sleep_time * 2).min(MAX_SLEEP);
-        }
+        self.wait_for(request, limit).map_err(|error| self.explain(error))
     }
 
     fn release(&self, request: PluginRequest) -> Result<ReleaseReport> {
@@ -253,6 +251,36 @@ impl Communicator for UccCommunicator {
 }
 
 impl UccCommunicator {
+    /// Waits for a pending collective for at most the limit.
+    fn wait_for(
+        &self,
+        request: PluginRequest,
+        limit: Duration,
+    ) -> Result<Option<PluginMessageStatus>> {
+        let end = Deadline::after(limit);
+        let mut sleep_time = MIN_SLEEP;
+        loop {
+            if self.poll_pending(request.ticket)? {
+                return Ok(Some(PluginMessageStatus::default()));
+            }
+            let waited = end.elapsed();
+            if waited >= limit || self.team.has_failed() {
+                return Ok(None);
+            }
+            if waited < POLL_TIME {
+                if self.is_oversubscribed {
+                    try_yield();
+                }
+                continue;
+            }
+            // The failure of the group notifies this doorbell.
+            let has_failed = || self.team.has_failed().then_some(());
+            let sleep = sleep_time.min(end.remaining());
+            self.state.doorbell().sleep_unless_ready(sleep, || true, has_failed);
+            sleep_time = (sleep_time * 2).min(MAX_SLEEP);
+        }
+    }
+
     /// Runs a collective for at most the limit. If it is not complete then, it is pending.
     fn run_collective(&self, task: &PluginTask<'_>, limit: Duration) -> Result<RunOutcome> {
         let TaskKind::Collective(kind) = task.kind else {
@@ -274,7 +302,7 @@ impl UccCommunicator {
         };
         drop(access);
         let request = self.keep(active);
-        match self.wait(request, limit).context(|| kind.name())? {
+        match self.wait_for(request, limit).context(|| kind.name())? {
             Some(_) => Ok(RunOutcome::Done),
             None => Ok(RunOutcome::Pending(request)),
         }

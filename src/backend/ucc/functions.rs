@@ -265,6 +265,39 @@ impl CollectiveArguments {
     }
 }
 
+/// The parameters of the callback that reduces elements of a caller's type.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct ReduceCallbackParameters {
+    pub(super) mask: u64,
+    pub(super) src1: *mut c_void,
+    pub(super) src2: *mut c_void,
+    pub(super) dst: *mut c_void,
+    pub(super) n_vectors: usize,
+    pub(super) count: usize,
+    pub(super) stride: usize,
+    pub(super) dt: *mut c_void,
+    pub(super) context: *mut c_void,
+}
+
+/// The functions of a caller's type.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct GenericTypeOperations {
+    pub(super) mask: u64,
+    pub(super) flags: u64,
+    pub(super) element_bytes: usize,
+    /// The functions for types that are not contiguous.
+    pub(super) pack_functions: [usize; 6],
+    pub(super) reduce: Option<unsafe extern "C" fn(*const ReduceCallbackParameters) -> UccStatus>,
+    pub(super) reduce_context: *mut c_void,
+}
+
+/// The bit of [`GenericTypeOperations::mask`] for the flags, and the flags.
+pub(super) const GENERIC_TYPE_FLAGS: u64 = 1;
+pub(super) const GENERIC_TYPE_CONTIGUOUS: u64 = 1;
+pub(super) const GENERIC_TYPE_REDUCES: u64 = 1 << 1;
+
 function_table! {
     /// UCC's functions.
     pub(super) struct UccFunctions {
@@ -284,6 +317,7 @@ function_table! {
             team_destroy = c"ucc_team_destroy": fn(Handle) -> UccStatus;
             collective_init = c"ucc_collective_init": fn(*mut CollectiveArguments, *mut Handle, Handle) -> UccStatus;
             collective_post = c"ucc_collective_post": fn(Handle) -> UccStatus;
+            dt_create_generic = c"ucc_dt_create_generic": fn(*const GenericTypeOperations, *mut c_void, *mut u64) -> UccStatus;
             collective_finalize = c"ucc_collective_finalize": fn(Handle) -> UccStatus;
         }
         optional {}

@@ -2,10 +2,10 @@
 //! time. The build needs nothing of UCC.
 //!
 //! - [`library`] loads UCC, with the declarations of [`functions`]; [`types`] maps element types and
-//!   operators.
+//!   operators, and [`operators`] has those that UCC lacks.
 //! - [`context`] has the context that the groups of the process share, and the right to call UCC.
 //! - [`team`] creates the team of a group over the group's own exchange ([`exchange`]), and runs its
-//!   collectives, whose arguments [`call`] sets.
+//!   collectives, whose arguments [`call`] sets. [`liveness`] decides whether UCC may be called.
 //! - [`communicator`] is UCC in the frame for plug-ins, and [`backend`] joins it with a native group
 //!   of the same ranks, which detects failures.
 #![allow(unsafe_code, reason = "calls the functions of UCC")]
@@ -17,6 +17,8 @@ mod context;
 mod exchange;
 mod functions;
 pub mod library;
+mod liveness;
+mod operators;
 mod team;
 mod types;
 

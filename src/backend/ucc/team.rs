@@ -14,6 +14,7 @@ use super::functions::{
     OK, PeerConnections, TEAM_EP, TEAM_EP_RANGE, TEAM_ID, TEAM_OOB, TEAM_SIZE, TeamParameters,
     UccStatus,
 };
+use super::liveness::Liveness;
 use crate::backend::plugin::PluginTask;
 use crate::backend::{BootstrapExchange, GroupContext};
 use crate::base::deadline::Deadline;
@@ -22,12 +23,15 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::LogLevel;
 use crate::wait::poll_backoff::PollBackoff;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The number of attempts to agree on an id of a team. An attempt fails if another thread of a
 /// process creates a team at the same time.
 const MAX_ID_ATTEMPTS: usize = 100;
+
+/// The number of polls after which the liveness of the other ranks is checked.
+const POLLS_PER_CHECK: u32 = 8;
 
 /// The maximum duration of a sleep between two polls of a team that is being created.
 const MAX_CREATION_SLEEP: Duration = Duration::from_millis(1);
@@ -46,8 +50,7 @@ pub(super) struct UccTeam {
     pub(super) id: u16,
     pub(super) rank: Rank,
     pub(super) size: WorldSize,
-    /// True once the group has failed.
-    has_failed: AtomicBool,
+    liveness: Arc<Liveness>,
     /// The number of calls that were not complete when they ended.
     abandoned: AtomicUsize,
     /// UCC's access to the exchange, which lives as long as the team.
@@ -104,6 +107,7 @@ impl UccTeam {
     pub(super) fn create(
         context: &GroupContext<'_>,
         exchange: &dyn BootstrapExchange,
+        liveness: &Arc<Liveness>,
         check_cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<Self> {
         let ucc = UccContext::current()?;
@@ -143,7 +147,7 @@ impl UccTeam {
             id,
             rank: context.rank,
             size: context.size,
-            has_failed: AtomicBool::new(false),
+            liveness: Arc::clone(liveness),
             abandoned: AtomicUsize::new(0),
             _exchange: gathers,
         })
@@ -159,7 +163,10 @@ impl UccTeam {
         task: &PluginTask<'_>,
     ) -> Result<Option<ActiveCall>> {
         let mut arguments = CollectiveArguments::new(BARRIER);
-        match call::prepare(task, (self.rank, self.size), &mut arguments)? {
+        if !self.liveness.may_send() {
+            return Err(Error::new(ErrorKind::Backend, "the group has failed"));
+        }
+        match call::prepare(task, (self.rank, self.size), self.context.library(), &mut arguments)? {
             None => Ok(None),
             Some(memory) => self.post(access, &mut arguments, memory).map(Some),
         }
@@ -208,12 +215,16 @@ impl UccTeam {
         active: &ActiveCall,
         polls: u32,
     ) -> Result<bool> {
-        for _ in 0..polls {
+        for poll in 0..polls {
             match self.status_of(active) {
                 IN_PROGRESS => {}
                 status => return self.check_end(status),
             }
-            if self.has_failed() {
+            let may_send = match (poll + 1) % POLLS_PER_CHECK {
+                0 => self.liveness.may_send(),
+                _ => !self.has_failed(),
+            };
+            if !may_send {
                 return Ok(false);
             }
             self.context.progress(access);
@@ -267,13 +278,13 @@ impl UccTeam {
 
     /// Records that the group has failed. From now on, no function of UCC is called for this team.
     pub(super) fn fail(&self) {
-        self.has_failed.store(true, Ordering::Release);
+        self.liveness.fail();
         self.context.retire();
     }
 
     #[inline]
     pub(super) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Acquire)
+        self.liveness.has_failed()
     }
 }
 

@@ -3,13 +3,14 @@
 //!
 //! - Calls without arithmetic transfer elements of any type as bytes.
 //! - UCC's operators reduce integers, `bf16`, `f32`, `f64` and complex numbers. The reductions of
-//!   `bool` are UCC's logical operators.
+//!   `bool` are UCC's logical operators. Kernels of libdist replace the operators that UCC lacks in
+//!   host memory ([`super::operators`]).
 //! - AVG and PREMUL_SUM of floats in host memory are sums of vectors that this rank has scaled
 //!   first. UCC has no PREMUL_SUM, and its own AVG of a reduce_scatter is off by default.
-//! - UCC has no arithmetic for the 8-bit floats, in host memory none for `f16`, and no exact average
-//!   of integers.
+//! - UCC has no exact average of integers.
 
 use super::functions;
+use super::operators::uses_kernel;
 use crate::backend::{OpKind, SupportQuery};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -39,8 +40,11 @@ const fn predefined(id: u64) -> u64 {
 /// UCC's type and operator of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reduction {
-    pub(super) datatype: u64,
+    /// The type, if it is one of UCC's own.
+    pub(super) datatype: Option<u64>,
     pub(super) op: c_int,
+    /// The operator of the kernel that reduces in place of UCC's operator.
+    pub(super) kernel: Option<ReduceOp>,
     /// True if this rank scales its vector first, and UCC sums the scaled vectors.
     pub(super) scales_input: bool,
 }
@@ -63,7 +67,7 @@ impl BufferMemory {
 }
 
 /// Returns UCC's type for arithmetic on elements of this type.
-fn arithmetic_type(dtype: DataType, memory: BufferMemory) -> Option<u64> {
+fn arithmetic_type(dtype: DataType) -> Option<u64> {
     let id = match dtype {
         DataType::I8 => 0,
         DataType::I16 => 1,
@@ -73,13 +77,13 @@ fn arithmetic_type(dtype: DataType, memory: BufferMemory) -> Option<u64> {
         DataType::U16 => 6,
         DataType::U32 => 7,
         DataType::U64 => 8,
-        DataType::F16 if memory == BufferMemory::Cuda => 10,
+        DataType::F16 => 10,
         DataType::F32 => 11,
         DataType::F64 => 12,
         DataType::Bf16 => 13,
         DataType::C64 => 15,
         DataType::C128 => 16,
-        DataType::F16 | DataType::F8E4M3 | DataType::F8E5M2 => return None,
+        DataType::F8E4M3 | DataType::F8E5M2 => return None,
     };
     Some(predefined(id))
 }
@@ -87,7 +91,6 @@ fn arithmetic_type(dtype: DataType, memory: BufferMemory) -> Option<u64> {
 /// Returns UCC's type and operator for a reduction, or `None` if UCC cannot run it. The operator
 /// must be defined for the type.
 pub(super) fn reduction(dtype: DataType, op: ReduceOp, memory: BufferMemory) -> Option<Reduction> {
-    let datatype = arithmetic_type(dtype, memory)?;
     let is_inexact = dtype.is_float() || dtype.is_complex();
     let scales_input = match op {
         ReduceOp::Avg | ReduceOp::PremulSum if !is_inexact => return None,
@@ -95,6 +98,11 @@ pub(super) fn reduction(dtype: DataType, op: ReduceOp, memory: BufferMemory) -> 
         ReduceOp::Avg | ReduceOp::PremulSum => memory == BufferMemory::Host,
         _ => false,
     };
+    let base = if scales_input { ReduceOp::Sum } else { op };
+    if memory == BufferMemory::Host && uses_kernel(dtype, base) {
+        return Some(Reduction { datatype: None, op: SUM, kernel: Some(base), scales_input });
+    }
+    let datatype = Some(arithmetic_type(dtype)?);
     let op = match (op, dtype) {
         (ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr, DataType::Bool) => LOGICAL_OR,
         (ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd, DataType::Bool) => LOGICAL_AND,
@@ -109,7 +117,7 @@ pub(super) fn reduction(dtype: DataType, op: ReduceOp, memory: BufferMemory) -> 
         (ReduceOp::BitOr, _) => BIT_OR,
         (ReduceOp::BitXor, _) => BIT_XOR,
     };
-    Some(Reduction { datatype, op, scales_input })
+    Some(Reduction { datatype, op, kernel: None, scales_input })
 }
 
 /// Checks whether UCC supports a call. The operator must be defined for the type. The result is the
@@ -124,6 +132,10 @@ pub fn check_support(query: &SupportQuery) -> Result<()> {
         (Some(dtype), Some(op)) if reduces && reduction(dtype, op, memory).is_none() => {
             "UCC has no such reduction"
         }
+        // The blocks may be anywhere, and only a kernel of the device could join them.
+        _ if memory == BufferMemory::Cuda && query.kind == Some(OpKind::ReduceScatterV) => {
+            "UCC needs adjacent blocks"
+        }
         _ => return Ok(()),
     };
     let message = format!("{query}: the back end ucc does not support this call: {reason}");
@@ -136,30 +148,24 @@ mod tests {
 
     #[test]
     fn reductions_follow_the_table_of_ucc() {
+        let own = |id, op, scales_input| {
+            Some(Reduction { datatype: Some(id << 3), op, kernel: None, scales_input })
+        };
         let host = |dtype, op| reduction(dtype, op, BufferMemory::Host);
-        assert_eq!(
-            host(DataType::F32, ReduceOp::Sum),
-            Some(Reduction { datatype: 11 << 3, op: SUM, scales_input: false })
-        );
-        assert_eq!(
-            host(DataType::Bool, ReduceOp::Sum),
-            Some(Reduction { datatype: 5 << 3, op: LOGICAL_OR, scales_input: false })
-        );
-        assert!(host(DataType::F64, ReduceOp::Avg).is_some_and(|it| it.scales_input));
-        assert!(host(DataType::C64, ReduceOp::PremulSum).is_some_and(|it| it.scales_input));
-        for (dtype, op) in [
-            (DataType::F16, ReduceOp::Sum),
-            (DataType::F8E4M3, ReduceOp::Max),
-            (DataType::I32, ReduceOp::Avg),
-            (DataType::U8, ReduceOp::PremulSum),
-        ] {
+        assert_eq!(host(DataType::F32, ReduceOp::Sum), own(11, SUM, false));
+        assert_eq!(host(DataType::Bool, ReduceOp::Sum), own(5, LOGICAL_OR, false));
+        assert_eq!(host(DataType::F64, ReduceOp::Avg), own(12, SUM, true));
+        assert_eq!(host(DataType::C64, ReduceOp::PremulSum), own(15, SUM, true));
+        assert_eq!(host(DataType::I32, ReduceOp::Max), own(2, MAX, false));
+        let kernel = host(DataType::F16, ReduceOp::Avg).unwrap();
+        assert_eq!((kernel.kernel, kernel.scales_input), (Some(ReduceOp::Sum), true));
+        assert_eq!(host(DataType::F32, ReduceOp::Min).unwrap().kernel, Some(ReduceOp::Min));
+        for (dtype, op) in [(DataType::I32, ReduceOp::Avg), (DataType::U8, ReduceOp::PremulSum)] {
             assert_eq!(host(dtype, op), None, "{dtype} {op:?}");
         }
         let cuda = |dtype, op| reduction(dtype, op, BufferMemory::Cuda);
-        assert_eq!(
-            cuda(DataType::F16, ReduceOp::Avg),
-            Some(Reduction { datatype: 10 << 3, op: AVERAGE, scales_input: false })
-        );
+        assert_eq!(cuda(DataType::F16, ReduceOp::Avg), own(10, AVERAGE, false));
         assert_eq!(cuda(DataType::F32, ReduceOp::PremulSum), None);
+        assert_eq!(cuda(DataType::F8E5M2, ReduceOp::Max), None);
     }
 }
