@@ -100,10 +100,11 @@ impl Plugin for TeamMaker {
         let hosts: Vec<usize> = locations.iter().map(|location| location.host_index).collect();
         let hosts = NodeMap::by_label(&hosts);
         let own_host = hosts.members(hosts.node_of(context.rank)).len();
+        let is_oversubscribed = own_host > host::cores();
         let check_cancelled = || self.host_state.failure();
-        let liveness = Liveness::follow(Arc::clone(&self.host_state));
+        let liveness = Liveness::follow(Arc::clone(&self.host_state), is_oversubscribed);
         let team = UccTeam::create(context, exchange, &liveness, &check_cancelled)?;
-        let communicator = UccCommunicator::new(team, state, own_host > host::cores());
+        let communicator = UccCommunicator::new(team, state, is_oversubscribed);
         Ok(CreatedCommunicator {
             kinds: communicator.kinds()?,
             serves_device: context.device.is_some() && communicator.serves_device(),

@@ -5,7 +5,7 @@
 //! if it were a request. libdist learns of a death on its service thread, which needs some time to
 //! wake. So before UCC may send, this module asks the kernel whether the service thread has an event
 //! ([`EventProbe`]), and waits until the thread has handled it. The question is a system call of
-//! some 0.2 us, so it is asked at most once in [`CHECK_INTERVAL`].
+//! some 0.2 us, so it is asked at most once in [`CHECK_INTERVAL`] if each rank has a core.
 
 use crate::backend::{DoorbellListener, GroupFailureState};
 use crate::base::deadline::Deadline;
@@ -29,6 +29,8 @@ pub(super) struct Liveness {
     /// The failure state of the native group.
     native: Arc<dyn GroupFailureState>,
     probe: Option<EventProbe>,
+    /// True if the ranks of this host outnumber its cores.
+    is_oversubscribed: bool,
     created: Instant,
     /// The time of the next question to the kernel, in nanoseconds after `created`.
     next_check: AtomicU64,
@@ -36,11 +38,12 @@ pub(super) struct Liveness {
 
 impl Liveness {
     /// Returns the state of a new group, which follows the failure of the native group.
-    pub(super) fn follow(native: Arc<dyn GroupFailureState>) -> Arc<Self> {
+    pub(super) fn follow(native: Arc<dyn GroupFailureState>, is_oversubscribed: bool) -> Arc<Self> {
         let liveness = Arc::new(Self {
             has_failed: AtomicBool::new(native.failure().is_some()),
             native: Arc::clone(&native),
             probe: EventProbe::of_service_thread(),
+            is_oversubscribed,
             created: Instant::now(),
             next_check: AtomicU64::new(0),
         });
@@ -61,6 +64,11 @@ impl Liveness {
     /// Returns true if UCC may send. Waits for the service thread if it has an event.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
+        if self.is_oversubscribed {
+            // A rank that waits for a core finds the last message and the end of a rank together.
+            self.await_handled_events();
+            return !self.has_failed();
+        }
         let now = u64::try_from(self.created.elapsed().as_nanos()).unwrap_or(u64::MAX);
         if now >= self.next_check.load(Ordering::Relaxed) {
             self.await_handled_events();

@@ -16,6 +16,8 @@ mod communicator;
 mod context;
 mod exchange;
 mod functions;
+#[cfg(test)]
+mod layout_tests;
 pub mod library;
 mod liveness;
 mod operators;

@@ -142,13 +142,44 @@ pub fn check_support(query: &SupportQuery) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
+/// The numbers of operators, by UCC's names, for the comparison with UCC's headers.
+#[cfg(test)]
+pub(super) const OPERATOR_NUMBERS: [(&str, c_int); 11] = [
+    ("UCC_OP_SUM", SUM),
+    ("UCC_OP_PROD", PRODUCT),
+    ("UCC_OP_MAX", MAX),
+    ("UCC_OP_MIN", MIN),
+    ("UCC_OP_LAND", LOGICAL_AND),
+    ("UCC_OP_LOR", LOGICAL_OR),
+    ("UCC_OP_LXOR", LOGICAL_XOR),
+    ("UCC_OP_BAND", BIT_AND),
+    ("UCC_OP_BOR", BIT_OR),
+    ("UCC_OP_BXOR", BIT_XOR),
+    ("UCC_OP_AVG", AVERAGE),
+];
+
+/// The numbers of types, by UCC's names, as in [`arithmetic_type`].
+#[cfg(test)]
+pub(super) const TYPE_NUMBERS: [(&str, u64); 10] = [
+    ("UCC_DT_INT8", predefined(0)),
+    ("UCC_DT_INT64", predefined(3)),
+    ("UCC_DT_UINT8", BYTES),
+    ("UCC_DT_UINT64", predefined(8)),
+    ("UCC_DT_FLOAT16", predefined(10)),
+    ("UCC_DT_FLOAT32", predefined(11)),
+    ("UCC_DT_FLOAT64", predefined(12)),
+    ("UCC_DT_BFLOAT16", predefined(13)),
+    ("UCC_DT_FLOAT32_COMPLEX", predefined(15)),
+    ("UCC_DT_FLOAT64_COMPLEX", predefined(16)),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn reductions_follow_the_table_of_ucc() {
-        let own = |id, op, scales_input| {
+        let own = |id: u64, op, scales_input| {
             Some(Reduction { datatype: Some(id << 3), op, kernel: None, scales_input })
         };
         let host = |dtype, op| reduction(dtype, op, BufferMemory::Host);
