@@ -162,7 +162,8 @@ const UNSAFE_MODULES: &[&str] = &[
 ];
 
 /// The modules that may use raw C types.
-const C_TYPE_MODULES: &[&str] = &["ffi", "sys", "device", "backend::nccl", "backend::plugin", "backend::ucc"];
+const C_TYPE_MODULES: &[&str] =
+    &["ffi", "sys", "device", "backend::nccl", "backend::plugin", "backend::ucc"];
 
 /// Exported macros, which are at the crate root, with their layers.
 const MACRO_HOMES: &[(&str, &str)] = &[("log", "base")];

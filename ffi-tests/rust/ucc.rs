@@ -46,7 +46,8 @@ fn build(name: &str) -> Option<(PathBuf, PathBuf)> {
 /// Runs the ranks of a job with this fault of the stub. Returns the output of each rank.
 fn run_job(name: &str, ranks: usize, fault: &str, words: &[&str]) -> Vec<String> {
     let Some((stubs, program)) = build(name) else { return Vec::new() };
-    let log = format!("{}/ucc_{}_{fault}_{ranks}.log", env!("CARGO_TARGET_TMPDIR"), words.join("_"));
+    let log =
+        format!("{}/ucc_{}_{fault}_{ranks}.log", env!("CARGO_TARGET_TMPDIR"), words.join("_"));
     let log = log.replace(' ', "_");
     drop(std::fs::remove_file(&log));
     let mut job = RankProcesses::new(ranks);

@@ -44,7 +44,7 @@ int main(void)
 {
     void *stub = dlopen("libucc.so.1", RTLD_NOW | RTLD_LOCAL);
     REQUIRE(stub != NULL);
-    device_buffers = (unsigned long (*)(void))dlsym(stub, "dist_stub_ucc_device_buffers");
+    *(void **)&device_buffers = dlsym(stub, "dist_stub_ucc_device_buffers");
     REQUIRE(device_buffers != NULL);
     run_in_job("cpu:ucc,cuda:ucc", NULL, test_rank);
     check_nothing_leaked();

@@ -249,11 +249,7 @@ fn run_conformance(ucc: &Ucc, hosts: Option<&TwoHosts>, calls: &str) -> Result<(
 }
 
 /// Runs the tests of groups, works, messages and failures.
-fn run_behaviour(
-    ucc: &Ucc,
-    stage: &StagedBuild,
-    hosts: Option<&TwoHosts>,
-) -> Result<(), String> {
+fn run_behaviour(ucc: &Ucc, stage: &StagedBuild, hosts: Option<&TwoHosts>) -> Result<(), String> {
     let program = compile(stage, None, "behaviour")?;
     for hosts in [None].into_iter().chain(hosts.map(Some)) {
         for ranks in [1, 2, 3, 4] {

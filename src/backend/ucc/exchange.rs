@@ -23,7 +23,9 @@ const MAX_GATHERS: usize = 256;
 
 /// The exchange of one team.
 #[derive(Debug, Default)]
-pub(super) struct TeamExchange(Mutex<ExchangeQueue>);
+pub(super) struct TeamExchange {
+    queue: Mutex<ExchangeQueue>,
+}
 
 #[derive(Debug, Default)]
 struct ExchangeQueue {
@@ -106,7 +108,7 @@ impl TeamExchange {
     }
 
     fn enqueue(&self, gather: &Arc<Gather>) -> bool {
-        let mut queue = lock(&self.0);
+        let mut queue = lock(&self.queue);
         if queue.is_closed || queue.begun == MAX_GATHERS {
             return false;
         }
@@ -126,7 +128,7 @@ impl TeamExchange {
         check_cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<bool> {
         let (gather, number) = {
-            let mut queue = lock(&self.0);
+            let mut queue = lock(&self.queue);
             let number = queue.begun - queue.pending.len();
             let Some(gather) = queue.pending.pop_front() else { return Ok(false) };
             (gather, number)
@@ -141,7 +143,7 @@ impl TeamExchange {
 
     /// Refuses later gathers.
     pub(super) fn close(&self) {
-        lock(&self.0).is_closed = true;
+        lock(&self.queue).is_closed = true;
     }
 }
 

@@ -127,14 +127,18 @@ pub(super) fn reduction(dtype: DataType, op: ReduceOp, memory: BufferMemory) -> 
 /// `Unsupported`, with the reason.
 pub fn check_support(query: &SupportQuery) -> Result<()> {
     let memory = if query.gpu.is_some() { BufferMemory::Cuda } else { BufferMemory::Host };
-    let reduces = query.kind.is_none_or(OpKind::is_reduction);
-    let reason = match (query.dtype, query.op) {
-        (Some(dtype), Some(op)) if reduces && reduction(dtype, op, memory).is_none() => {
-            "UCC has no such reduction"
-        }
+    let is_reduction = query.kind.is_none_or(OpKind::is_reduction);
+    let has_reduction = |(dtype, op)| reduction(dtype, op, memory).is_some();
+    let is_composed = matches!(query.kind, Some(OpKind::Scan | OpKind::Exscan));
+    let reason = match (memory, query.kind) {
+        // Prefix reductions are made of all_gather, and kernels of libdist.
+        (BufferMemory::Host, _) if is_composed => return Ok(()),
+        (BufferMemory::Cuda, _) if is_composed => "UCC has no prefix reductions",
+        (BufferMemory::Cuda, None) => "messages are those of the native group, in host memory",
         // The blocks may be anywhere, and only a kernel of the device could join them.
-        _ if memory == BufferMemory::Cuda && query.kind == Some(OpKind::ReduceScatterV) => {
-            "UCC needs adjacent blocks"
+        (BufferMemory::Cuda, Some(OpKind::ReduceScatterV)) => "UCC needs adjacent blocks",
+        _ if is_reduction && !query.dtype.zip(query.op).is_none_or(has_reduction) => {
+            "UCC has no such reduction"
         }
         _ => return Ok(()),
     };
