@@ -259,8 +259,9 @@ pub trait PeerMonitor {
     /// Publishes that this rank has finished the operation.
     fn finish_foreign_operation(&self, descriptor: &Descriptor);
 
-    /// Returns the first rank of this host that has entered neither this operation nor a later one.
-    fn first_rank_before(&self, descriptor: &Descriptor) -> Option<Rank>;
+    /// Returns the first rank of this host that has entered neither the operation with this sequence
+    /// number nor a later one.
+    fn first_rank_before(&self, sequence: u64) -> Option<Rank>;
 }
 
 /// The failure state of a group. A reference to it does not keep the group alive.

@@ -141,8 +141,8 @@ impl PeerMonitor for NativeBackend {
         self.domain.region().progress(self.domain.rank()).finish_foreign_operation(word);
     }
 
-    fn first_rank_before(&self, descriptor: &Descriptor) -> Option<Rank> {
-        let key = descriptor.order_key();
+    fn first_rank_before(&self, sequence: u64) -> Option<Rank> {
+        let key = Descriptor::order_key_of_sequence(sequence);
         let is_before = |&local: &Rank| !self.domain.region().progress(local).has_entered(key);
         let local = (0..self.domain.size()).find(is_before)?;
         Some(self.domain.peer(local).rank)

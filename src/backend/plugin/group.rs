@@ -203,7 +203,8 @@ impl PluginGroup {
                     self.name,
                     release_error.message()
                 );
-                replace_message(&error, message, error.culprit())
+                let culprit = error.culprit().or(release_error.culprit());
+                replace_message(&error, message, culprit)
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::backend::{
     Operation, PeerMonitor, PointToPoint, RankLocation, SupportQuery,
 };
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, RankFault, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::nodes::NodeMap;
 use crate::sys::host;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ impl Plugin for TeamMaker {
         let check_cancelled = || self.host_state.failure();
         let liveness = Liveness::follow(Arc::clone(&self.host_state), is_oversubscribed);
         let team = UccTeam::create(context, exchange, &liveness, &check_cancelled)?;
-        let communicator = UccCommunicator::new(team, state, is_oversubscribed);
+        let communicator = UccCommunicator::new(team, state, &self.host, is_oversubscribed);
         Ok(CreatedCommunicator {
             kinds: communicator.kinds()?,
             serves_device: context.device.is_some() && communicator.serves_device(),
@@ -163,25 +163,11 @@ impl UccBackend {
     /// Fails the group with an error of the team, unless the error is a refusal. Returns the first
     /// failure of the group.
     #[cold]
-    fn fail(&self, team: &TeamGroup, error: Error, descriptor: &Descriptor) -> Error {
+    fn fail(team: &TeamGroup, error: Error) -> Error {
         if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported) {
             return error;
         }
-        team.failures.fail_with(self.name_late_rank(error, descriptor))
-    }
-
-    /// Adds the rank that has not entered the operation to a time-out.
-    fn name_late_rank(&self, error: Error, descriptor: &Descriptor) -> Error {
-        if error.kind() != ErrorKind::Timeout || error.culprit().is_some() {
-            return error;
-        }
-        let Some(monitor) = self.host.peer_monitor() else { return error };
-        let Some(rank) = monitor.first_rank_before(descriptor) else { return error };
-        let Some(location) = self.host.rank_locations().get(rank) else { return error };
-        let activity = monitor.last_activity(rank).unwrap_or_default();
-        let message =
-            format!("{}: waiting for {}, which {activity}", error.message(), location.name);
-        Error::new(error.kind(), message).with_culprit(rank).with_fault(RankFault::Late)
+        team.failures.fail_with(error)
     }
 }
 
@@ -202,7 +188,7 @@ impl FastPath for UccBackend {
                 Ok(done)
             }
             Ok(progress) => Ok(progress),
-            Err(error) => Err(self.fail(team, error, &descriptor)),
+            Err(error) => Err(Self::fail(team, error)),
         }
     }
 
@@ -220,7 +206,7 @@ impl UccBackend {
                 self.record_end(descriptor);
                 Ok(())
             }
-            Err(error) => Err(self.fail(team, error, descriptor)),
+            Err(error) => Err(Self::fail(team, error)),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::backend::plugin::{
     Communicator, OperationKinds, PluginFailureState, PluginMessageStatus, PluginRequest,
     PluginTask, ReleaseReport, RunOutcome, SubmitOutcome, TaskKind,
 };
-use crate::backend::{BackendMemory, GroupFailureState as _, OpKind, SupportQuery};
+use crate::backend::{Backend, BackendMemory, GroupFailureState as _, OpKind, SupportQuery};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
@@ -59,11 +59,20 @@ const SHOWN_VARIABLES: [config::EnvVariable; 5] = [
 pub(super) struct UccCommunicator {
     team: UccTeam,
     state: Arc<PluginFailureState>,
+    /// The native group of the same ranks.
+    host: Arc<dyn Backend>,
     /// True if the ranks of this host outnumber its processors.
     is_oversubscribed: bool,
     /// The collectives that are not complete, by the number of their request.
-    pending: Mutex<BTreeMap<u64, ActiveCall>>,
+    pending: Mutex<BTreeMap<u64, PendingCall>>,
     next_ticket: AtomicU64,
+}
+
+/// A collective that is not complete, and its sequence number in the group.
+#[derive(Debug)]
+struct PendingCall {
+    active: ActiveCall,
+    sequence: u64,
 }
 
 /// The progress of a collective after a series of polls.
@@ -78,11 +87,13 @@ impl UccCommunicator {
     pub(super) fn new(
         team: UccTeam,
         state: &Arc<PluginFailureState>,
+        host: &Arc<dyn Backend>,
         is_oversubscribed: bool,
     ) -> Self {
         Self {
             team,
             state: Arc::clone(state),
+            host: Arc::clone(host),
             is_oversubscribed,
             pending: Mutex::default(),
             next_ticket: AtomicU64::new(1),
@@ -155,9 +166,9 @@ impl UccCommunicator {
         }
     }
 
-    fn keep(&self, active: ActiveCall) -> PluginRequest {
+    fn keep(&self, active: ActiveCall, sequence: u64) -> PluginRequest {
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
-        lock(&self.pending).insert(ticket, active);
+        lock(&self.pending).insert(ticket, PendingCall { active, sequence });
         PluginRequest { handle: 0, ticket }
     }
 
@@ -165,16 +176,33 @@ impl UccCommunicator {
     /// if it is complete.
     fn poll_pending(&self, ticket: u64) -> Result<bool> {
         let Some(access) = self.team.context.try_access() else { return Ok(false) };
-        let Some(active) = lock(&self.pending).remove(&ticket) else {
+        let Some(PendingCall { active, sequence }) = lock(&self.pending).remove(&ticket) else {
             return Err(Error::internal("the request of UCC is not pending"));
         };
         match self.poll(&access, active, "UCC")? {
             PollOutcome::Done => Ok(true),
             PollOutcome::Continues(active) => {
-                lock(&self.pending).insert(ticket, active);
+                lock(&self.pending).insert(ticket, PendingCall { active, sequence });
                 Ok(false)
             }
         }
+    }
+
+    /// Returns the error for a collective that ended before it was complete. It names the rank that
+    /// has not entered the collective.
+    fn uncancellable_error(&self, sequence: u64) -> Error {
+        let message = "UCC cannot cancel a collective that was started";
+        let monitor = self.host.peer_monitor();
+        let late =
+            monitor.and_then(|monitor| Some((monitor, monitor.first_rank_before(sequence)?)));
+        let Some((monitor, rank)) = late else {
+            return Error::new(ErrorKind::Backend, message);
+        };
+        let activity = monitor.last_activity(rank).unwrap_or_default();
+        let name = self.host.rank_locations().get(rank).map(|location| location.name.to_string());
+        let name = name.unwrap_or_else(|| format!("rank {rank}"));
+        let message = format!("{message}; {name} has not entered it: it {activity}");
+        Error::new(ErrorKind::Backend, message).with_culprit(rank)
     }
 }
 
@@ -184,7 +212,7 @@ impl Communicator for UccCommunicator {
         let begun = self.team.begin(&self.team.context.access(), task);
         match begun.context(|| task.kind.name()).map_err(|error| self.explain(error))? {
             None => Ok(SubmitOutcome::Done(PluginMessageStatus::default())),
-            Some(active) => Ok(SubmitOutcome::Pending(self.keep(active))),
+            Some(active) => Ok(SubmitOutcome::Pending(self.keep(active, task.sequence))),
         }
     }
 
@@ -205,12 +233,11 @@ impl Communicator for UccCommunicator {
     }
 
     fn release(&self, request: PluginRequest) -> Result<ReleaseReport> {
-        let Some(active) = lock(&self.pending).remove(&request.ticket) else {
+        let Some(pending) = lock(&self.pending).remove(&request.ticket) else {
             return Ok(ReleaseReport::default());
         };
-        self.team.abandon(active);
-        let message = "UCC cannot cancel a collective that was started";
-        Err(Error::new(ErrorKind::Backend, message))
+        self.team.abandon(pending.active);
+        Err(self.uncancellable_error(pending.sequence))
     }
 
     fn abort(&self, _: &Error) {
@@ -301,7 +328,7 @@ impl UccCommunicator {
             PollOutcome::Continues(active) => active,
         };
         drop(access);
-        let request = self.keep(active);
+        let request = self.keep(active, task.sequence);
         match self.wait_for(request, limit).context(|| kind.name())? {
             Some(_) => Ok(RunOutcome::Done),
             None => Ok(RunOutcome::Pending(request)),
