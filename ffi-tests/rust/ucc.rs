@@ -1,6 +1,6 @@
-//! Groups over the back end `ucc`, in processes, over a stub of libucc: the failures of UCC's calls,
-//! device memory, and dead, stopped and late ranks. The stub records misuse, and every program must
-//! end without any. `cargo xtask ucc` runs the same program over the real UCC.
+//! Groups over the back end `ucc`, in processes, over a stub of libucc: the failures of UCC's
+//! calls, device memory, and dead, stopped and late ranks. The stub records misuse, and every
+//! program must end without any. `cargo xtask ucc` runs the same program over the real UCC.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;

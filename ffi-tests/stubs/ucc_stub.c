@@ -6,16 +6,13 @@
  *
  * DIST_STUB_UCC selects a fault:
  *
- *   old          version 1.1
- *   no_init      ucc_init_version fails
- *   no_context   ucc_context_create fails
- *   no_team      ucc_team_create_test fails, after the exchange
- *   team_hangs   ucc_team_create_test never ends
- *   unsupported  ucc_collective_init refuses every call
- *   post_fails   ucc_collective_post fails
- *   hangs        no collective ends
- *   fails        every collective ends with an error
- *   no_destroy   ucc_team_destroy never ends
+ * - old: the version is 1.1.
+ * - no_init, no_context: ucc_init_version or ucc_context_create fails.
+ * - no_team: ucc_team_create_test fails, after the exchange. team_hangs: it never ends.
+ * - unsupported: ucc_collective_init refuses every call.
+ * - post_fails: ucc_collective_post fails.
+ * - hangs: no collective ends. fails: every collective ends with an error.
+ * - no_destroy: ucc_team_destroy never ends.
  *
  * A misuse (a call after an end, arguments that contradict each other) is written to DIST_STUB_LOG.
  */

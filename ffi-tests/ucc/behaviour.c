@@ -1,12 +1,12 @@
 /*
  * One rank of a job over the back end "ucc". The first argument selects the test:
  *
- *   works   collectives, works, subgroups, messages, and a group after the end of another
- *   stub    the collectives of the stub of UCC
- *   kill, stop, abort, late
- *           the last rank ends, stops, aborts or comes late during collectives; all other ranks get
- *           an error that names it
- *   refused the call in the second argument is refused or fails, with this text in the error
+ * - works: collectives, works, subgroups and messages.
+ * - stub: the collectives of the stub of UCC.
+ * - kill, stop, abort, late: the last rank dies, stops, aborts or comes late during collectives. All
+ *   other ranks get an error that names it.
+ * - refused: a call fails with the text in the second argument.
+ * - no_group: the creation of the group fails with this text.
  */
 #include "../c/check.h"
 

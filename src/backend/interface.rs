@@ -259,8 +259,8 @@ pub trait PeerMonitor {
     /// Publishes that this rank has finished the operation.
     fn finish_foreign_operation(&self, descriptor: &Descriptor);
 
-    /// Returns the first rank of this host that has entered neither the operation with this sequence
-    /// number nor a later one.
+    /// Returns the first rank of this host that has entered neither the operation with this
+    /// sequence number nor a later one.
     fn first_rank_before(&self, sequence: u64) -> Option<Rank>;
 }
 

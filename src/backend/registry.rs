@@ -179,8 +179,8 @@ pub(super) fn is_native(name: &str) -> bool {
 /// Checks that a back end for host memory with this name exists.
 ///
 /// # Errors
-/// `NotFound` with the list of the known names; the error of the load of a library that the back end
-/// needs.
+/// `NotFound` with the list of the known names; the error of the load of a library that the back
+/// end needs.
 pub(super) fn check_host_name(name: &str) -> Result<()> {
     if is_ucc(name) {
         return UCC_FACTORY.check();

@@ -378,9 +378,9 @@ impl EventProbe {
         lock().thread.as_ref().map(|thread| Self(Arc::clone(&thread.poller)))
     }
 
-    /// Returns whether an event is ready, for example the end of a connection to another process, or
-    /// the service thread handles events. If not, the caller sees everything that the handlers of
-    /// all earlier events have stored.
+    /// Returns whether an event is ready, for example the end of a connection to another process,
+    /// or the service thread handles events. If not, the caller sees everything that the handlers
+    /// of all earlier events have stored.
     pub fn has_events(&self) -> bool {
         // A handler may end the watch of its descriptor before it has stored anything, so the order
         // of the two questions matters.

@@ -8,8 +8,8 @@
 //! - With `--overhead`, it measures the cost of libdist over UCC.
 //!
 //! The small all_reduce of UCC adds the vectors of several ranks in the order of the rank's own
-//! steps, so the last bits of a sum of floats may differ between ranks. With radix 2, each step adds
-//! two vectors, and the sum is the same. The suite requires equal bits, so it sets this radix.
+//! steps, so the last bits of a sum of floats may differ between ranks. With radix 2, each step
+//! adds two vectors, and the sum is the same. The suite requires equal bits, so it sets this radix.
 
 use crate::workspace::{StagedBuild, repository_root, scratch_folder, stage_release_build};
 use crate::{Arguments, CommandResult, conformance, run, tools};

@@ -27,8 +27,8 @@ impl RankProcesses {
         self.variables.push((name.to_owned(), value.to_string()));
     }
 
-    /// Runs the ranks, and returns their output. The last rank is killed when the others have ended,
-    /// because it may be stopped.
+    /// Runs the ranks, and returns their output. The last rank is killed when the others have
+    /// ended, because it may be stopped.
     pub(crate) fn run(&self, program: &Path, words: &[&str], limit: Duration) -> Vec<String> {
         // The port is free again when the listener is dropped.
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

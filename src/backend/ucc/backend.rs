@@ -1,7 +1,7 @@
 //! The back end of a group over UCC. It has two parts:
 //!
-//! - A native group of all ranks. It detects dead and silent ranks, carries aborts and messages, and
-//!   owns the failure state. UCC has none of these: it waits without a limit.
+//! - A native group of all ranks. It detects dead and silent ranks, carries aborts and messages,
+//!   and owns the failure state. UCC has none of these: it waits without a limit.
 //! - A team of UCC, which runs the collectives ([`super::communicator`]), in the frame for plug-ins
 //!   ([`crate::backend::plugin`]): deadlines, and prefix reductions made of all_gather.
 //!

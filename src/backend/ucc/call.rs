@@ -1,8 +1,8 @@
 //! The arguments of UCC for one collective.
 //!
 //! Calls without arithmetic transfer bytes. The blocks of a `_v` form may be anywhere, so their
-//! displacements count from the lowest address. UCC reads the lists and the scratch memory of a call
-//! until the call is finalised, so [`CallMemory`] keeps them.
+//! displacements count from the lowest address. UCC reads the lists and the scratch memory of a
+//! call until the call is finalised, so [`CallMemory`] keeps them.
 
 use super::functions::{self, BlockBuffer, BufferInfo, CollectiveArguments, PlainBuffer};
 use super::library::UccLibrary;
@@ -160,8 +160,8 @@ pub(super) fn prepare(
     Ok(Some(call.memory))
 }
 
-/// Returns UCC's type of a collective. A scatter is a `scatter_v` with equal counts, because UCC 1.2
-/// has no other one.
+/// Returns UCC's type of a collective. A scatter is a `scatter_v` with equal counts, because UCC
+/// 1.2 has no other one.
 pub(super) fn coll_type(kind: OpKind) -> Result<c_int> {
     Ok(match kind {
         OpKind::AllReduce => functions::ALL_REDUCE,
@@ -207,7 +207,8 @@ impl CallBuilder<'_> {
             Error::new(ErrorKind::OutOfMemory, message)
         })?;
         self.memory.scratch.resize(words, 0);
-        // SAFETY: the scratch memory has this length, and it neither moves nor ends before the call.
+        // SAFETY: the scratch memory has this length, and it neither moves nor ends before the
+        // call.
         Ok(unsafe { Dst::new(self.memory.scratch.as_mut_ptr().cast(), bytes) })
     }
 

@@ -159,7 +159,7 @@ pub(super) const MEMORY_HOST: c_int = 0;
 pub(super) const MEMORY_CUDA: c_int = 1;
 
 /// One buffer of a collective, or the blocks of a `_v` form: UCC's union of both structs. A plain
-/// buffer has the count in the second word and the type in the third; a `_v` form has a pointer to
+/// buffer has the count in the second word and the type in the third. A `_v` form has a pointer to
 /// the counts, a pointer to the displacements, and then the type.
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -1,13 +1,14 @@
 //! The back end `ucc`, over the Unified Collective Communication library, which is loaded at run
 //! time. The build needs nothing of UCC.
 //!
-//! - [`library`] loads UCC, with the declarations of [`functions`]; [`types`] maps element types and
-//!   operators, and [`operators`] has those that UCC lacks.
+//! - [`library`] loads UCC, with the declarations of [`functions`]; [`types`] maps element types
+//!   and operators, and [`operators`] has the reductions that UCC lacks.
 //! - [`context`] has the context that the groups of the process share, and the right to call UCC.
-//! - [`team`] creates the team of a group over the group's own exchange ([`exchange`]), and runs its
-//!   collectives, whose arguments [`call`] sets. [`liveness`] decides whether UCC may be called.
-//! - [`communicator`] is UCC in the frame for plug-ins, and [`backend`] joins it with a native group
-//!   of the same ranks, which detects failures.
+//! - [`team`] creates the team of a group over the group's own exchange ([`exchange`]), and runs
+//!   its collectives, whose arguments [`call`] sets. [`liveness`] decides whether UCC may be
+//!   called.
+//! - [`communicator`] is UCC in the frame for plug-ins, and [`backend`] joins it with a native
+//!   group of the same ranks, which detects failures.
 #![allow(unsafe_code, reason = "calls the functions of UCC")]
 
 mod backend;

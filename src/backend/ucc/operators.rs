@@ -1,5 +1,5 @@
-//! Reductions that UCC's own operators lack or define otherwise, made of libdist's kernels: all
-//! operators of `f16` and the 8-bit floats, and MIN and MAX of floats, in which a NaN must win.
+//! Reductions that UCC's own operators lack or define otherwise, made of libdist's kernels. These are
+//! all operators of `f16` and the 8-bit floats, and MIN and MAX of floats, in which a NaN must win.
 //!
 //! Each such reduction is a data type of UCC with a callback that reduces. The types are created
 //! once in a process. UCC 1.2 does not pass the callback its context, so each type and operator has
