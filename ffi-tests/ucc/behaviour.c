@@ -137,6 +137,8 @@ static void end_last_rank(const char *way)
         raise(SIGSTOP);
     }
     dist_group_abort(dist_world(), "the test aborts");
+    /* The reason reaches other hosts while this process lives. */
+    sleep(1);
 }
 
 static void failure_names_the_last_rank(const char *way)
@@ -165,8 +167,8 @@ static void failure_names_the_last_rank(const char *way)
     CHECK(now() - start < 1);
 }
 
-/* The ranks that wait name the rank that is late. */
-static void late_rank_is_named(void)
+/* The ranks that wait name the rank that is late, if it is on their host. */
+static void late_rank_is_named(int is_on_host)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     char name[32];
@@ -181,7 +183,9 @@ static void late_rank_is_named(void)
     CHECK(sum(dist_world(), LARGE, &options) != DIST_OK);
     CHECK_MESSAGE("did not complete within");
     CHECK_MESSAGE("may still use the buffers");
-    CHECK_MESSAGE(name);
+    if (is_on_host) {
+        CHECK_MESSAGE(name);
+    }
 }
 
 /* With the stub of UCC: no rank enters the operation, and the error says it. */
@@ -217,7 +221,7 @@ int main(int argc, char **argv)
         subgroups_run_collectives();
         CHECK_STATUS(dist_finalize(), DIST_OK);
     } else if (strcmp(mode, "late") == 0) {
-        late_rank_is_named();
+        late_rank_is_named(argc < 3);
     } else if (strcmp(mode, "refused") == 0) {
         call_fails_with(argv[2]);
     } else {

@@ -20,6 +20,10 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// The interval at which the state of a link is read, and the maximum number of times.
+const LINK_POLL: Duration = Duration::from_millis(50);
+const MAX_LINK_TRIES: u32 = 200;
+
 /// The variable that makes sums of floats equal on all ranks.
 const RADIX: (&str, &str) = ("UCC_TL_UCP_ALLREDUCE_KN_RADIX", "2");
 
@@ -81,7 +85,29 @@ impl TwoHosts {
             ip(&["-n", name, "address", "add", &format!("{address}/24"), "dev", "eth0"])?;
             ip(&["-n", name, "link", "set", "eth0", "up"])?;
         }
+        hosts.await_links()?;
         Ok(hosts)
+    }
+
+    /// Waits until the links are up. UCX does not use a device before.
+    fn await_links(&self) -> Result<(), String> {
+        for name in &self.0 {
+            let is_up = || {
+                let mut show = run::command("ip");
+                show.args(["-n", name, "link", "show", "eth0"]);
+                run::run_checked(&mut show, LIMIT)
+                    .is_ok_and(|shown| shown.text.contains("state UP"))
+            };
+            let mut tries = 0;
+            while !is_up() {
+                tries += 1;
+                if tries > MAX_LINK_TRIES {
+                    return Err(format!("the link of {name} does not come up"));
+                }
+                std::thread::sleep(LINK_POLL);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -260,7 +286,10 @@ fn run_behaviour(ucc: &Ucc, stage: &StagedBuild, hosts: Option<&TwoHosts>) -> Re
                 let mut job = Job::new(ucc, ranks, hosts);
                 job.set("DIST_HEARTBEAT_LIMIT_MS", "1000");
                 let place = if hosts.is_some() { "two namespaces" } else { "one host" };
-                job.run_without_last(&program, &[way])
+                // The late rank is named on its own host only.
+                let elsewhere = hosts.filter(|_| way == "late").map(|_| "elsewhere");
+                let words: Vec<&str> = [way].into_iter().chain(elsewhere).collect();
+                job.run_without_last(&program, &words)
                     .map_err(|error| format!("{way}, {ranks} ranks, {place}: {error}"))?;
                 println!("{way}, {ranks} ranks, {place}: the survivors name the rank");
             }

@@ -134,8 +134,8 @@ impl UccContext {
         }
         let fresh = Arc::new(Self::create(initialised)?);
         *created += 1;
-        // The former context is never dropped, because its endpoints cannot be closed safely.
-        std::mem::forget(context.replace(Arc::clone(&fresh)));
+        // UCC keeps the former context, whose endpoints cannot be closed safely.
+        *context = Some(Arc::clone(&fresh));
         Ok(fresh)
     }
 

@@ -12,6 +12,7 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::base::sync::lock;
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -139,6 +140,11 @@ impl TeamExchange {
         let status = if gathered.is_ok() { OK } else { ERR_NO_MESSAGE };
         gather.status.store(status, Ordering::Release);
         gathered.map(|()| true)
+    }
+
+    /// Keeps the exchange until the process ends, because UCC may still call it.
+    pub(super) fn keep_forever(self: &Arc<Self>) {
+        let _kept = ManuallyDrop::new(Arc::clone(self));
     }
 
     /// Refuses later gathers.

@@ -22,6 +22,7 @@ use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::LogLevel;
 use crate::wait::poll_backoff::PollBackoff;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub(super) struct UccTeam {
     /// The number of calls that were not complete when they ended.
     abandoned: AtomicUsize,
     /// UCC's access to the exchange, which lives as long as the team.
-    _exchange: Arc<TeamExchange>,
+    exchange: Arc<TeamExchange>,
 }
 
 /// A collective that UCC has begun. Its fields end after the collective is finalised.
@@ -135,7 +136,7 @@ impl UccTeam {
         if let Err(error) = created {
             // UCC cannot destroy a team that is not complete, and it may call the exchange later.
             ucc.retire();
-            std::mem::forget(gathers);
+            gathers.keep_forever();
             reserved.id = None;
             return Err(error);
         }
@@ -149,7 +150,7 @@ impl UccTeam {
             size: context.size,
             liveness: Arc::clone(liveness),
             abandoned: AtomicUsize::new(0),
-            _exchange: gathers,
+            exchange: gathers,
         })
     }
 
@@ -273,7 +274,8 @@ impl UccTeam {
     pub(super) fn abandon(&self, active: ActiveCall) {
         self.abandoned.fetch_add(1, Ordering::Relaxed);
         self.context.retire();
-        std::mem::forget(active);
+        // The memory is never freed.
+        let _kept = ManuallyDrop::new(active);
     }
 
     /// Records that the group has failed. From now on, no function of UCC is called for this team.
@@ -293,7 +295,7 @@ impl Drop for UccTeam {
     fn drop(&mut self) {
         if self.has_failed() || self.abandoned.load(Ordering::Relaxed) > 0 {
             // UCC may still call the exchange.
-            std::mem::forget(Arc::clone(&self._exchange));
+            self.exchange.keep_forever();
             return;
         }
         let (library, limit) = (self.context.library(), Deadline::after(DESTROY_WAIT));
@@ -313,7 +315,7 @@ impl Drop for UccTeam {
                 if let Err(error) = library.check("ucc_team_destroy", status) {
                     crate::log!(LogLevel::Warn, "a team of UCC was not destroyed: {error}");
                 }
-                std::mem::forget(Arc::clone(&self._exchange));
+                self.exchange.keep_forever();
                 return;
             }
             backoff.wait_before_retry(&limit);
