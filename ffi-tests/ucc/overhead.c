@@ -2,7 +2,9 @@
  * Compares dist_all_reduce over the back end "ucc" with the same call made directly in UCC, in turns
  * in one process. Each rank is one process; the second UCC team has the same ranks and settings.
  *
- *     RANK=r WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... ./overhead
+ *     RANK=r WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... ./overhead [BLOCKS]
+ *
+ * Each figure is the median of BLOCKS blocks (501) of calls.
  */
 #include "dist.h"
 
@@ -13,7 +15,7 @@
 #include <time.h>
 #include <ucc/api/ucc.h>
 
-enum { BLOCKS = 501, LARGEST = 1 << 20 };
+enum { MAX_BLOCKS = 501, LARGEST = 1 << 20 };
 
 #define REQUIRE(condition)                                                                        \
     do {                                                                                          \
@@ -25,6 +27,7 @@ enum { BLOCKS = 501, LARGEST = 1 << 20 };
 
 static ucc_context_h context;
 static ucc_team_h team;
+static int blocks = MAX_BLOCKS;
 static float input[LARGEST / sizeof(float)], output[LARGEST / sizeof(float)];
 
 static uint64_t now_ns(void)
@@ -107,8 +110,8 @@ static int compare(const void *one, const void *other)
 
 static double median(double *values)
 {
-    qsort(values, BLOCKS, sizeof(double), compare);
-    return values[BLOCKS / 2];
+    qsort(values, (size_t)blocks, sizeof(double), compare);
+    return values[blocks / 2];
 }
 
 /* Returns the nanoseconds of one call, in a block of calls. */
@@ -124,11 +127,11 @@ static double time_block(void (*call)(size_t), size_t count, int calls)
 
 static void measure(int rank, size_t bytes, int calls)
 {
-    static double direct[BLOCKS], dist[BLOCKS];
+    static double direct[MAX_BLOCKS], dist[MAX_BLOCKS];
     size_t count = bytes / sizeof(float);
     int i;
     double ucc_ns, dist_ns;
-    for (i = 0; i < BLOCKS; i++) {
+    for (i = 0; i < blocks; i++) {
         direct[i] = time_block(call_ucc, count, calls);
         dist[i] = time_block(call_dist, count, calls);
     }
@@ -140,19 +143,23 @@ static void measure(int rank, size_t bytes, int calls)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     int rank, round;
+    if (argc > 1) {
+        blocks = atoi(argv[1]);
+    }
+    REQUIRE(blocks > 0 && blocks <= MAX_BLOCKS);
     options.backend = "ucc";
     REQUIRE(dist_init(&options) == DIST_OK);
     rank = dist_get_rank(dist_world());
     create_team(rank, dist_get_world_size(dist_world()));
     for (round = 0; round < 3; round++) {
-        measure(rank, 4, 200);
-        measure(rank, 1024, 100);
-        measure(rank, 65536, 20);
-        measure(rank, LARGEST, 2);
+        measure(rank, 4, 20);
+        measure(rank, 1024, 20);
+        measure(rank, 65536, 4);
+        measure(rank, LARGEST, 1);
     }
     REQUIRE(dist_finalize() == DIST_OK);
     return 0;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The minimum interval between two questions to the kernel.
-const CHECK_INTERVAL: Duration = Duration::from_micros(10);
+const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The longest time that a call waits for the service thread to handle an event.
 const EVENT_WAIT: Duration = Duration::from_millis(20);

@@ -32,7 +32,7 @@ use std::time::Duration;
 const MAX_ID_ATTEMPTS: usize = 100;
 
 /// The number of polls after which the liveness of the other ranks is checked.
-const POLLS_PER_CHECK: u32 = 8;
+const POLLS_PER_CHECK: u32 = 64;
 
 /// The maximum duration of a sleep between two polls of a team that is being created.
 const MAX_CREATION_SLEEP: Duration = Duration::from_millis(1);
