@@ -1,5 +1,6 @@
-//! `cargo xtask ucc`: tests the back end `ucc` with a real UCC, which `--prefix` names. Without the
-//! option, the command looks for the library and reports that it skips the tests if there is none.
+//! `cargo xtask ucc`: tests the back end `ucc` with a real UCC, which `--prefix` names. Without
+//! the option, the command looks for the library and reports that it skips the tests if there is
+//! none.
 //!
 //! - It compares libdist's declarations with UCC's headers.
 //! - It runs the conformance suite with one process for each rank, on one host and in two network
@@ -9,7 +10,8 @@
 //!
 //! The small all_reduce of UCC adds the vectors of several ranks in the order of the rank's own
 //! steps, so the last bits of a sum of floats may differ between ranks. With radix 2, each step
-//! adds two vectors, and the sum is the same. The suite requires equal bits, so it sets this radix.
+//! adds two vectors, and the sum is the same. The suite requires equal bits, so it sets this
+//! radix.
 
 use crate::workspace::{StagedBuild, repository_root, scratch_folder, stage_release_build};
 use crate::{Arguments, CommandResult, conformance, run, tools};

@@ -2,8 +2,8 @@
 //!
 //! - A native group of all ranks. It detects dead and silent ranks, carries aborts and messages,
 //!   and owns the failure state. UCC has none of these: it waits without a limit.
-//! - A team of UCC, which runs the collectives ([`super::communicator`]), in the frame for plug-ins
-//!   ([`crate::backend::plugin`]): deadlines, and prefix reductions made of all_gather.
+//! - A team of UCC, which runs the collectives ([`super::communicator`]), in the frame for
+//!   plug-ins ([`crate::backend::plugin`]): deadlines, and prefix reductions made of all_gather.
 //!
 //! Each rank publishes its operation in the memory of the native group, so that the error about a
 //! dead or late rank says what the rank was in.

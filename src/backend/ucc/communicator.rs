@@ -32,6 +32,10 @@ use std::time::Duration;
 const POLLS: u32 = 64;
 const POLLS_WHEN_OVERSUBSCRIBED: u32 = 8;
 
+/// The number of polls of the first series of a collective, if each rank has a core. A short
+/// collective ends in this series, so that it needs no entry among the pending ones.
+const FIRST_POLLS: u32 = 512;
+
 /// The time that a waiter polls without sleeping.
 const POLL_TIME: Duration = Duration::from_millis(5);
 const MIN_SLEEP: Duration = Duration::from_micros(20);
@@ -140,9 +144,10 @@ impl UccCommunicator {
         self.state.known_failure().cloned().unwrap_or(error)
     }
 
+    /// Returns the number of polls of a series: `polls` if each rank has a core.
     #[inline]
-    fn polls(&self) -> u32 {
-        if self.is_oversubscribed { POLLS_WHEN_OVERSUBSCRIBED } else { POLLS }
+    fn polls(&self, polls: u32) -> u32 {
+        if self.is_oversubscribed { POLLS_WHEN_OVERSUBSCRIBED } else { polls }
     }
 
     /// Polls a collective for a series of polls.
@@ -151,9 +156,10 @@ impl UccCommunicator {
         &self,
         access: &UccAccess<'_>,
         active: ActiveCall,
+        polls: u32,
         name: &'static str,
     ) -> Result<PollOutcome> {
-        let outcome = self.team.poll(access, &active, self.polls());
+        let outcome = self.team.poll(access, &active, self.polls(polls));
         match outcome {
             Ok(true) => self.team.finish(access, active).map(|()| PollOutcome::Done),
             Ok(false) => Ok(PollOutcome::Continues(active)),
@@ -172,14 +178,14 @@ impl UccCommunicator {
         PluginRequest { handle: 0, ticket }
     }
 
-    /// Polls a pending collective for a series of polls, if no other thread calls UCC. Returns true
-    /// if it is complete.
+    /// Polls a pending collective for a series of polls, if no other thread calls UCC. Returns
+    /// true if it is complete.
     fn poll_pending(&self, ticket: u64) -> Result<bool> {
         let Some(access) = self.team.context.try_access() else { return Ok(false) };
         let Some(PendingCall { active, sequence }) = lock(&self.pending).remove(&ticket) else {
             return Err(Error::internal("the request of UCC is not pending"));
         };
-        match self.poll(&access, active, "UCC")? {
+        match self.poll(&access, active, POLLS, "UCC")? {
             PollOutcome::Done => Ok(true),
             PollOutcome::Continues(active) => {
                 lock(&self.pending).insert(ticket, PendingCall { active, sequence });
@@ -188,8 +194,8 @@ impl UccCommunicator {
         }
     }
 
-    /// Returns the error for a collective that ended before it was complete. It names the rank that
-    /// has not entered the collective.
+    /// Returns the error for a collective that ended before it was complete. It names the rank
+    /// that has not entered the collective.
     fn uncancellable_error(&self, sequence: u64) -> Error {
         let message = "UCC cannot cancel a collective that was started";
         let monitor = self.host.peer_monitor();
@@ -320,7 +326,7 @@ impl UccCommunicator {
         let Some(active) = self.team.begin(&access, task).context(|| kind.name())? else {
             return Ok(RunOutcome::Done);
         };
-        let active = match self.poll(&access, active, kind.name())? {
+        let active = match self.poll(&access, active, FIRST_POLLS, kind.name())? {
             PollOutcome::Done if SHORT.contains(&task.count) && !self.is_oversubscribed => {
                 return Ok(RunOutcome::DoneQuickly);
             }

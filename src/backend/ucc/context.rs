@@ -1,16 +1,16 @@
 //! The UCC context of this process. All groups over UCC share it.
 //!
 //! A context has the endpoints to the other processes, and it makes progress for all its teams
-//! together. It is created by the first group, and it is never destroyed: its destruction waits for
-//! the other processes without a limit.
+//! together. It is created by the first group, and it is never destroyed: its destruction waits
+//! for the other processes without a limit.
 //!
-//! One lock protects all calls of UCC on a context. UCC would need it anyway (the worker of UCX has
-//! one), and with this lock libdist does not depend on the thread mode of UCC. No call under the
-//! lock waits for another rank.
+//! One lock protects all calls of UCC on a context. UCC would need it anyway (the worker of UCX
+//! has one), and with this lock libdist does not depend on the thread mode of UCC. No call under
+//! the lock waits for another rank.
 //!
-//! If a group fails, UCC may still use its buffers and its endpoints, and nothing can be cancelled.
-//! So the context is *retired*: later groups get a new context. The groups that exist continue with
-//! the retired context.
+//! If a group fails, UCC may still use its buffers and its endpoints, and nothing can be
+//! cancelled. So the context is *retired*: later groups get a new context. The groups that exist
+//! continue with the retired context.
 
 use super::functions::{
     API_MAJOR, API_MINOR, CONTEXT_SHARED, CONTEXT_TYPE, ContextParameters, Handle,

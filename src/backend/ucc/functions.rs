@@ -1,5 +1,5 @@
-//! The functions, types and structs of UCC's binary interface. The declarations are written by hand
-//! from UCC's public headers. A test compares the layouts and the values with those headers.
+//! The functions, types and structs of UCC's binary interface. The declarations are written by
+//! hand from UCC's public headers. A test compares the layouts and the values with those headers.
 //!
 //! The structs are those of UCC 1.2. Newer versions append fields, and read them only if a bit of
 //! the mask is set. UCC copies the arguments of a collective in the size of its own version, so

@@ -1,11 +1,11 @@
 //! Whether UCC may be called: not after the group has failed, and not while an end of a connection
 //! is known to the kernel that libdist has not handled.
 //!
-//! UCC 1.2 crashes if it sends to a process whose end UCX has noticed, because it cancels the error
-//! code as if it were a request. The service thread learns of the death, too, but it needs some time
-//! to wake. So before UCC may send, this module asks whether the service thread has an event
-//! ([`EventProbe`]), and waits until the thread has handled it. The question is a system call of
-//! some 0.2 us, so it is asked at most once in [`CHECK_INTERVAL`] if each rank has a core.
+//! UCC 1.2 crashes if it sends to a process whose end UCX has noticed, because it cancels the
+//! error code as if it were a request. The service thread learns of the death, too, but it needs
+//! some time to wake. So before UCC may send, this module asks whether the service thread has an
+//! event ([`EventProbe`]), and waits until the thread has handled it. The question is a system
+//! call of some 0.2 us, so it is asked at most once in [`CHECK_INTERVAL`] if each rank has a core.
 
 use crate::backend::{DoorbellListener, GroupFailureState};
 use crate::base::deadline::Deadline;

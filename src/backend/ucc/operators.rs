@@ -1,9 +1,10 @@
-//! Reductions that UCC's own operators lack or define otherwise, made of libdist's kernels. These are
-//! all operators of `f16` and the 8-bit floats, and MIN and MAX of floats, in which a NaN must win.
+//! Reductions that UCC's own operators lack or define otherwise, made of libdist's kernels. These
+//! are all operators of `f16` and the 8-bit floats, and MIN and MAX of floats, in which a NaN must
+//! win.
 //!
 //! Each such reduction is a data type of UCC with a callback that reduces. The types are created
-//! once in a process. UCC 1.2 does not pass the callback its context, so each type and operator has
-//! a function of its own.
+//! once in a process. UCC 1.2 does not pass the callback its context, so each type and operator
+//! has a function of its own.
 
 use super::functions::{
     ERR_NO_MESSAGE, GENERIC_TYPE_CONTIGUOUS, GENERIC_TYPE_FLAGS, GENERIC_TYPE_REDUCES,
@@ -85,7 +86,8 @@ pub(super) fn uses_kernel(dtype: DataType, op: ReduceOp) -> bool {
     callback(dtype, op).is_some()
 }
 
-/// Returns UCC's type for a reduction for which [`uses_kernel`] is true. The first call creates it.
+/// Returns UCC's type for a reduction for which [`uses_kernel`] is true. The first call creates
+/// it.
 ///
 /// # Errors
 /// The error of UCC.

@@ -31,6 +31,9 @@ use std::time::Duration;
 /// process creates a team at the same time.
 const MAX_ID_ATTEMPTS: usize = 100;
 
+/// The number of polls after which the liveness of the other ranks is checked.
+const POLLS_PER_CHECK: u32 = 64;
+
 /// The maximum duration of a sleep between two polls of a team that is being created.
 const MAX_CREATION_SLEEP: Duration = Duration::from_millis(1);
 
@@ -201,9 +204,9 @@ impl UccTeam {
         ))
     }
 
-    /// Polls a collective for at most this number of times. Before the last poll, checks the
-    /// liveness of the other ranks. Returns true if the collective is complete. After a failure of
-    /// the group, returns false without a call of UCC.
+    /// Polls a collective for at most this number of times, and checks the liveness of the other
+    /// ranks from time to time. Returns true if the collective is complete. After a failure of the
+    /// group, returns false without a call of UCC.
     ///
     /// # Errors
     /// The error of the collective.
@@ -219,8 +222,8 @@ impl UccTeam {
                 IN_PROGRESS => {}
                 status => return self.check_end(status),
             }
-            let is_last = poll + 1 == polls;
-            let may_send = if is_last { self.liveness.may_send() } else { !self.has_failed() };
+            let is_check_due = poll + 1 == polls || poll % POLLS_PER_CHECK == POLLS_PER_CHECK - 1;
+            let may_send = if is_check_due { self.liveness.may_send() } else { !self.has_failed() };
             if !may_send {
                 return Ok(false);
             }

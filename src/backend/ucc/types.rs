@@ -3,8 +3,8 @@
 //!
 //! - Calls without arithmetic transfer elements of any type as bytes.
 //! - UCC's operators reduce integers, `bf16`, `f32`, `f64` and complex numbers. The reductions of
-//!   `bool` are UCC's logical operators. Kernels of libdist replace the operators that UCC lacks in
-//!   host memory ([`super::operators`]).
+//!   `bool` are UCC's logical operators. Kernels of libdist replace the operators that UCC lacks
+//!   in host memory ([`super::operators`]).
 //! - AVG and PREMUL_SUM of floats in host memory are sums of vectors that this rank has scaled
 //!   first. UCC has no PREMUL_SUM, and its own AVG of a reduce_scatter is off by default.
 //! - UCC has no exact average of integers.
@@ -120,8 +120,8 @@ pub(super) fn reduction(dtype: DataType, op: ReduceOp, memory: BufferMemory) -> 
     Some(Reduction { datatype, op, kernel: None, scales_input })
 }
 
-/// Checks whether UCC supports a call. The operator must be defined for the type. The result is the
-/// same on all ranks.
+/// Checks whether UCC supports a call. The operator must be defined for the type. The result is
+/// the same on all ranks.
 ///
 /// # Errors
 /// `Unsupported`, with the reason.
