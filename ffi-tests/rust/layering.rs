@@ -56,6 +56,21 @@ const LAYER_RULES: &[(&str, LayerRule)] = &[
     ("backend::staging", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
     ("backend::two_level", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
     (
+        // Uses the frame for plug-ins.
+        "backend::ucc",
+        LayerRule::Never(&[
+            "algo",
+            "transport",
+            "store",
+            "api",
+            "ffi",
+            "backend::native",
+            "backend::nccl",
+            "backend::solo",
+            "backend::staging",
+        ]),
+    ),
+    (
         "api",
         LayerRule::Never(&[
             "backend::device_map::DeviceMap",
@@ -64,6 +79,7 @@ const LAYER_RULES: &[(&str, LayerRule)] = &[
             "backend::plugin",
             "backend::solo",
             "backend::staging",
+            "backend::ucc",
             "transport::inproc",
             "transport::shm",
             "transport::tcp",
@@ -133,6 +149,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "backend::staging",
     // Makes views of device memory that it owns.
     "backend::two_level::scratch",
+    "backend::ucc",
     "store::custom",
     "api::reducer",
     // The views of user memory; their constructors state the caller's obligation once.
@@ -146,7 +163,8 @@ const UNSAFE_MODULES: &[&str] = &[
 ];
 
 /// The modules that may use raw C types.
-const C_TYPE_MODULES: &[&str] = &["ffi", "sys", "device", "backend::nccl", "backend::plugin"];
+const C_TYPE_MODULES: &[&str] =
+    &["ffi", "sys", "device", "backend::nccl", "backend::plugin", "backend::ucc"];
 
 /// Exported macros, which are at the crate root, with their layers.
 const MACRO_HOMES: &[(&str, &str)] = &[("log", "base")];

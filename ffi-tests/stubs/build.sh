@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the stubs and their self-test into a folder: libcuda.so.1, libnccl.so.2, old/libnccl.so.2 (2.20.5) and
-# selftest. CC and CFLAGS may say how; NCCL_INCLUDE_DIR and CUDA_INCLUDE_DIR, where the real nccl.h and cuda.h are,
+# Builds the stubs and their self-test into a folder: libcuda.so.1, libnccl.so.2, old/libnccl.so.2 (2.20.5),
+# libucc.so.1 and selftest. CC and CFLAGS may say how; NCCL_INCLUDE_DIR and CUDA_INCLUDE_DIR, where the real nccl.h and cuda.h are,
 # which are used then instead of our declarations. Without the former, the wheel of NCCL is looked for in python3;
 # empty, it is not.
 #
@@ -41,5 +41,10 @@ for library in "$folder/libnccl.so.2" "$folder/old/libnccl.so.2"; do
     shared "$library" "$@" -DSTUB_NCCL_VERSION=$version "$here"/nccl_*.c "$here/stub_common.c" \
         -L"$folder" -l:libcuda.so.1 -lm -Wl,-z,now '-Wl,-rpath,$ORIGIN:$ORIGIN/..'
 done
+# UCC loads its component for CUDA memory itself, so libdist looks for its name among the loaded objects.
+echo 'int dist_stub_ucc_mc_cuda;' >"$folder/mc_cuda.c"
+shared "$folder/libucc_mc_cuda.so" "$@" "$folder/mc_cuda.c"
+shared "$folder/libucc.so.1" "$@" "$here/ucc_stub.c" -L"$folder" -Wl,--no-as-needed -l:libucc_mc_cuda.so \
+    '-Wl,-rpath,$ORIGIN'
 ${CC:-cc} "$@" -o "$folder/selftest" "$here"/selftest*.c \
     -L"$folder" -l:libnccl.so.2 -l:libcuda.so.1 -ldl -lm '-Wl,-rpath,$ORIGIN'

@@ -16,7 +16,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
-use crate::transport::{DoorbellListener, OpKind, PeerName, PointToPoint};
+use crate::transport::{Descriptor, DoorbellListener, OpKind, PeerName, PointToPoint};
 use serde_json::Value;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -255,6 +255,17 @@ pub trait PeerMonitor {
 
     /// Returns the heartbeat limit of the group; `None` if it has no limit.
     fn heartbeat_limit(&self) -> Option<Duration>;
+
+    /// Publishes that this rank enters an operation that another back end runs for the group. The
+    /// errors of other ranks about this rank then contain the operation.
+    fn enter_foreign_operation(&self, descriptor: &Descriptor);
+
+    /// Publishes that this rank has finished the operation.
+    fn finish_foreign_operation(&self, descriptor: &Descriptor);
+
+    /// Returns the first rank of this host that has entered neither the operation with this
+    /// sequence number nor a later one.
+    fn first_rank_before(&self, sequence: u64) -> Option<Rank>;
 }
 
 /// The failure state of a group. A reference to it does not keep the group alive.

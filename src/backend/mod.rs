@@ -16,6 +16,7 @@ mod device_factory;
 pub mod device_map;
 mod device_map_backend;
 mod device_map_creation;
+mod host_factory;
 mod host_name;
 mod interface;
 mod linked_failures;
@@ -30,6 +31,7 @@ pub mod solo;
 mod staging;
 mod support_query;
 mod two_level;
+pub mod ucc;
 
 pub use crate::algo::EAGER_BYTES as PROMPT_BYTES;
 pub use crate::algo::call_arguments::{CallArguments, FastCallKey};

@@ -8,11 +8,13 @@
 
 use super::context::{BootstrapExchange, GroupContext};
 use super::device_factory::DeviceBackendFactory;
+use super::host_factory::BackendFactory;
 use super::interface::Backend;
 use super::native;
 use super::nccl::NcclFactory;
 use super::solo::SingleRankBackend;
 use super::staging::StagingFactory;
+use super::ucc::{self, UccFactory};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{lock, unpoisoned};
 use std::sync::{Arc, Mutex, RwLock};
@@ -27,7 +29,10 @@ pub(super) const NATIVE_ALIAS: &str = "gloo";
 const BUILTIN_NAMES: [&str; 2] = [DEFAULT_HOST_BACKEND, NATIVE_ALIAS];
 
 /// Names that are not allowed for plug-ins, because device maps use them.
-const RESERVED: [&str; 4] = ["nccl", "cpu", "cuda", "default"];
+const RESERVED: [&str; 5] = ["nccl", ucc::NAME, "cpu", "cuda", "default"];
+
+/// The factory of the back end over UCC.
+static UCC_FACTORY: UccFactory = UccFactory { create_native: create_native_backend };
 
 /// The factory of the device back end that groups use by default.
 pub(super) static PREFERRED_DEVICE_FACTORY: &dyn DeviceBackendFactory = &NcclFactory;
@@ -41,22 +46,6 @@ const MAX_NAME_BYTES: usize = 64;
 /// The maximum number of registered back ends. A registered back end is never removed, so the limit
 /// bounds the memory.
 const MAX_BACKENDS: usize = 256;
-
-/// A factory for the back ends of groups.
-pub trait BackendFactory: Send + Sync {
-    /// Creates the back end of this rank. All ranks must call this function, because it waits for
-    /// all ranks.
-    ///
-    /// # Errors
-    /// Any error that prevents the creation.
-    fn create(
-        &self,
-        context: &GroupContext<'_>,
-        exchange: &dyn BootstrapExchange,
-    ) -> Result<Arc<dyn Backend>>;
-}
-
-crate::base::trait_object_debug::impl_debug_of_objects!(BackendFactory);
 
 #[derive(Clone, Debug)]
 struct RegisteredBackend {
@@ -123,6 +112,17 @@ pub(super) fn create_host_backend(
     if let Some(backend) = find_entry(name) {
         return backend.factory.create(context, exchange);
     }
+    if is_ucc(name) {
+        return UCC_FACTORY.create(context, exchange);
+    }
+    create_native_backend(context, exchange)
+}
+
+/// Creates the native back end, or that of a group of one rank.
+fn create_native_backend(
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
+) -> Result<Arc<dyn Backend>> {
     if context.size == 1 {
         // Options that are invalid for several ranks are also invalid for one rank.
         native::peer_info::check_options(context)?;
@@ -137,6 +137,10 @@ pub(super) fn find_device_factory(name: &str) -> Option<&'static dyn DeviceBacke
     Some(PREFERRED_DEVICE_FACTORY).filter(|factory| factory.name().eq_ignore_ascii_case(name))
 }
 
+fn is_ucc(name: &str) -> bool {
+    ucc::NAME.eq_ignore_ascii_case(name)
+}
+
 fn find_entry(name: &str) -> Option<RegisteredBackend> {
     let registered = unpoisoned(REGISTERED.read());
     registered.iter().find(|backend| backend.name.eq_ignore_ascii_case(name)).cloned()
@@ -147,6 +151,9 @@ fn find_entry(name: &str) -> Option<RegisteredBackend> {
 pub fn canonical_name(name: &str) -> Option<&'static str> {
     if BUILTIN_NAMES.iter().any(|own| own.eq_ignore_ascii_case(name)) {
         return Some(BUILTIN_NAMES[0]);
+    }
+    if is_ucc(name) {
+        return Some(ucc::NAME);
     }
     find_entry(name).map(|backend| backend.name)
 }
@@ -172,16 +179,20 @@ pub(super) fn is_native(name: &str) -> bool {
 /// Checks that a back end for host memory with this name exists.
 ///
 /// # Errors
-/// `NotFound` with the list of the known names.
+/// `NotFound` with the list of the known names; the error of the load of a library that the back
+/// end needs.
 pub(super) fn check_host_name(name: &str) -> Result<()> {
+    if is_ucc(name) {
+        return UCC_FACTORY.check();
+    }
     if canonical_name(name).is_some() {
         return Ok(());
     }
     let registered = unpoisoned(REGISTERED.read());
     let names = BUILTIN_NAMES.into_iter().chain(registered.iter().map(|backend| backend.name));
     let message = format!(
-        "there is no back end \"{name}\": the available back ends are {}, nccl, and maps such as \
-         \"cpu:native,cuda:nccl\"",
+        "there is no back end \"{name}\": the available back ends are {}, ucc, nccl, and maps such \
+         as \"cpu:native,cuda:nccl\"",
         names.collect::<Vec<_>>().join(", ")
     );
     Err(Error::new(ErrorKind::NotFound, message))

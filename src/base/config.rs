@@ -146,6 +146,14 @@ variables! {
     NCCL_LIB = "DIST_NCCL_LIB", "user", "libnccl.so.2, libnccl.so",
         "The file of NCCL (docs/nccl.md), if the loader's search path has none or another one.";
     VLLM_NCCL_SO_PATH = "VLLM_NCCL_SO_PATH", "user", "none", "The same, where DIST_NCCL_LIB is not set.";
+    UCC_LIB = "DIST_UCC_LIB", "user", "libucc.so.1",
+        "The file of UCC (docs/ucc.md), if the loader's search path has none or another one.";
+    UCC_CLS = "UCC_CLS", "user", "UCC's choice", "UCC's own variable: the collective layers that it uses. dist_group_describe shows the value.";
+    UCC_TLS = "UCC_TLS", "user", "UCC's choice", "UCC's own variable: the transport layers that it uses. dist_group_describe shows the value.";
+    UCX_TLS = "UCX_TLS", "user", "UCX's choice", "UCX's own variable: the transports under UCC. dist_group_describe shows the value.";
+    UCX_NET_DEVICES = "UCX_NET_DEVICES", "user", "UCX's choice", "UCX's own variable: the network devices under UCC. dist_group_describe shows the value.";
+    UCC_ALL_REDUCE_RADIX = "UCC_TL_UCP_ALLREDUCE_KN_RADIX", "user", "UCC's choice",
+        "UCC's own variable. 2: a small all_reduce of floats has the same bits on all ranks (docs/ucc.md).";
     TORCH_NCCL_BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT", "user", "0",
         "1: a call on GPU memory ends when the device has completed it, and returns its errors and its time-out.";
     NCCL_BLOCKING_WAIT = "NCCL_BLOCKING_WAIT", "user", "none", "The same, where TORCH_NCCL_BLOCKING_WAIT is not set.";

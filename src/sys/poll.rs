@@ -203,6 +203,15 @@ impl Poller {
         self.epoll_ctl(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
+    /// Returns whether an event is ready, without taking it.
+    pub fn has_events(&self) -> bool {
+        let fd = self.fd.as_raw_fd();
+        let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: the call reads and writes one structure, which is on this stack; it does not
+        // wait.
+        unsafe { libc::poll(&raw mut watched, 1, 0) > 0 }
+    }
+
     /// Collects the ready descriptors without waiting.
     ///
     /// # Errors

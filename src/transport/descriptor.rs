@@ -236,6 +236,11 @@ impl Descriptor {
         self.sequence << PART_BITS | u64::from(self.part)
     }
 
+    /// Returns the order key of the operation with this sequence number.
+    pub fn order_key_of_sequence(sequence: u64) -> u64 {
+        sequence << PART_BITS
+    }
+
     /// Returns the sequence number of an order key.
     pub fn sequence_from_order_key(order_key: u64) -> u64 {
         order_key >> PART_BITS

@@ -57,6 +57,11 @@ impl RankProgress {
         self.finish_step(step);
     }
 
+    /// Publishes that the owner has finished an operation that used no step of this domain.
+    pub fn finish_foreign_operation(&self, word: u64) {
+        self.finished_operation.store(word, Ordering::Relaxed);
+    }
+
     /// Publishes that the owner has finished every step up to `step` of its current operation.
     pub fn finish_step(&self, step: u64) {
         self.finished_step.store(step, Ordering::Release);

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -363,6 +364,30 @@ fn start_thread() -> Result<ServiceThread> {
     Ok(running)
 }
 
+/// Whether the service thread handles events.
+static IS_HANDLING: AtomicBool = AtomicBool::new(false);
+
+/// Shows other threads whether the service thread has an event that it has not handled. Its holder
+/// must also have a registration that outlives it, so that the service thread does not end.
+#[derive(Clone, Debug)]
+pub struct EventProbe(Arc<Poller>);
+
+impl EventProbe {
+    /// Returns the probe of the service thread, or `None` if there is no service thread.
+    pub fn of_service_thread() -> Option<Self> {
+        lock().thread.as_ref().map(|thread| Self(Arc::clone(&thread.poller)))
+    }
+
+    /// Returns whether an event is ready, for example the end of a connection to another process,
+    /// or the service thread handles events. If not, the caller sees everything that the handlers
+    /// of all earlier events have stored.
+    pub fn has_events(&self) -> bool {
+        // A handler may end the watch of its descriptor before it has stored anything, so the order
+        // of the two questions matters.
+        self.0.has_events() || IS_HANDLING.load(Ordering::SeqCst)
+    }
+}
+
 /// The main loop of the service thread: waits for a descriptor, an alarm or a wake-up, and calls
 /// the handlers, until no registration is left.
 fn run_thread(poller: &Arc<Poller>, wake_flag: &EventFd) {
@@ -375,6 +400,7 @@ fn run_thread(poller: &Arc<Poller>, wake_flag: &EventFd) {
             lock().thread = None;
             return;
         }
+        IS_HANDLING.store(true, Ordering::SeqCst);
         for event in events.iter() {
             if event.token == WAKE_TOKEN {
                 wake_flag.clear();
@@ -393,6 +419,7 @@ fn run_thread(poller: &Arc<Poller>, wake_flag: &EventFd) {
                 call_handler(task.type_name(), || task.on_start());
             }
         }
+        IS_HANDLING.store(false, Ordering::SeqCst);
         let mut service = lock();
         if service.is_idle() {
             service.thread = None;

@@ -38,6 +38,7 @@ mod tools;
 mod torch;
 mod torch_suite;
 mod tsan;
+mod ucc;
 mod wheel;
 mod workspace;
 
@@ -87,6 +88,11 @@ mpi [--only NAME] [--into FOLDER]
                     build the plug-ins for openmpi and mpich, or for one of them, if its compiler
                     and libclang are installed; put them into the folder of
                     target/release/libdist.so, or into FOLDER
+ucc [--prefix FOLDER] [--calls N] [--overhead]
+                    test the back end ucc with the UCC in FOLDER: its headers, the conformance
+                    suite on 1 to 4 ranks with at most N calls (600) on each, on one host and in
+                    two network namespaces, and ranks that die, stop, abort or come late;
+                    --overhead measures what libdist adds to UCC's all_reduce
 gpu [--look] [--quick]
                     on a machine with GPUs: run the device tests over CUDA and NCCL (1 rank, 2
                     ranks on one GPU, several GPUs, and without NCCL) and dist-bench on GPU memory,
@@ -192,6 +198,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "package" => package::main(rest),
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
+        "ucc" => ucc::main(rest),
         "wheel" => wheel::main(rest),
         "header" => generated_files::update_headers(rest),
         "python" => generated_files::update_python(rest),

@@ -6,7 +6,9 @@ use dist::backend::plugin::{
     self, Communicator, CreatedCommunicator, OperationKinds, Plugin, PluginFailureState,
     PluginMessageStatus, PluginRequest, PluginTask, ReleaseReport, RunOutcome, SubmitOutcome,
 };
-use dist::backend::{BackendMemory, BootstrapExchange, GroupContext, OpKind, SupportQuery, nccl};
+use dist::backend::{
+    BackendMemory, BootstrapExchange, GroupContext, OpKind, SupportQuery, nccl, ucc,
+};
 use dist::base::dtype::DataType;
 use dist::base::error::{Error, ErrorKind, Result};
 use dist::base::op::ReduceOp;
@@ -56,6 +58,7 @@ pub(crate) fn backends() -> Vec<(&'static str, BackendQueryFn)> {
     vec![
         ("native", multi_host_query("native", 2)),
         ("mpi", multi_host_query(mpi, 1)),
+        ("ucc", Box::new(ucc_supports)),
         ("nccl", Box::new(|it| nccl_supports(it, NEWEST_NCCL))),
     ]
 }
@@ -79,6 +82,14 @@ fn nccl_supports(query: &SupportQuery, version: i32) -> bool {
         Some(_) => nccl::check_support(query, version, 2).is_ok(),
         None => nccl::check_host_support(query).is_ok(),
     }
+}
+
+/// The back end asks the same function, after it has checked that the operator is defined.
+fn ucc_supports(query: &SupportQuery) -> bool {
+    let is_defined = |(dtype, op): (DataType, ReduceOp)| op.is_defined_for(dtype);
+    query.dtype.zip(query.op).is_none_or(is_defined)
+        && query.kind.zip(query.op).is_none_or(|(kind, op)| kind.check_op(op).is_ok())
+        && ucc::check_support(query).is_ok()
 }
 
 /// Returns a query that asks a group over this back end.

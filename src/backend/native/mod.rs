@@ -135,6 +135,24 @@ impl PeerMonitor for NativeBackend {
     fn heartbeat_limit(&self) -> Option<Duration> {
         HeartbeatTiming::from_limit_ms(self.heartbeat_ms).map(HeartbeatTiming::limit)
     }
+
+    #[inline]
+    fn enter_foreign_operation(&self, descriptor: &Descriptor) {
+        self.domain.region().progress(self.domain.rank()).enter(&descriptor.encode());
+    }
+
+    #[inline]
+    fn finish_foreign_operation(&self, descriptor: &Descriptor) {
+        let [.., word] = descriptor.encode();
+        self.domain.region().progress(self.domain.rank()).finish_foreign_operation(word);
+    }
+
+    fn first_rank_before(&self, sequence: u64) -> Option<Rank> {
+        let key = Descriptor::order_key_of_sequence(sequence);
+        let is_before = |&local: &Rank| !self.domain.region().progress(local).has_entered(key);
+        let local = (0..self.domain.size()).find(is_before)?;
+        Some(self.domain.peer(local).rank)
+    }
 }
 
 impl Backend for NativeBackend {

@@ -1,4 +1,4 @@
-//! The registration of a plug-in (a back end of another library), and the bootstrap of its groups.
+//! The bootstrap of the groups of a plug-in.
 //! In the bootstrap, the ranks exchange peer infos, the plug-in creates its communicator on each
 //! rank, and the ranks confirm that every rank has a communicator.
 
@@ -7,8 +7,7 @@ use super::device_current::BoundCommunicator;
 use super::failure_state::PluginFailureState;
 use super::group::{PluginGroup, PluginIdentity};
 use crate::backend::peer_info::{self, PeerInfoFields};
-use crate::backend::registry::{self, BackendFactory};
-use crate::backend::{Backend, BootstrapExchange, GroupContext};
+use crate::backend::{BootstrapExchange, GroupContext};
 use crate::base::debug::{self, DebugLevel};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::nodes::NodeMap;
@@ -34,33 +33,6 @@ pub trait Plugin: Send + Sync {
 }
 
 crate::base::trait_object_debug::impl_debug_of_objects!(Plugin);
-
-#[derive(Debug)]
-struct RegisteredPlugin {
-    name: &'static str,
-    plugin: Arc<dyn Plugin>,
-}
-
-impl BackendFactory for RegisteredPlugin {
-    fn create(
-        &self,
-        context: &GroupContext<'_>,
-        exchange: &dyn BootstrapExchange,
-    ) -> Result<Arc<dyn Backend>> {
-        Ok(Arc::new(create_group(self.name, self.plugin.as_ref(), context, exchange)?))
-    }
-}
-
-/// Registers a plug-in as a back end. `make` receives the normalized name and returns the plug-in.
-///
-/// # Errors
-/// The errors of [`registry::register`].
-pub fn register(
-    name: &str,
-    make: impl FnOnce(&'static str) -> Arc<dyn Plugin>,
-) -> Result<&'static str> {
-    registry::register(name, |name| Arc::new(RegisteredPlugin { name, plugin: make(name) }))
-}
 
 /// The peer info of one rank for a plug-in.
 struct PluginPeerInfo {
@@ -97,7 +69,7 @@ impl PluginPeerInfo {
 
 /// Creates the back end of a group over a plug-in. All ranks must call this function, because it
 /// waits for all ranks.
-fn create_group(
+pub(in crate::backend) fn create_group(
     name: &'static str,
     plugin: &dyn Plugin,
     context: &GroupContext<'_>,

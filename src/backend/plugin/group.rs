@@ -54,7 +54,7 @@ pub(super) struct PluginIdentity {
 
 /// The back end of one plug-in group.
 #[derive(Debug)]
-pub(super) struct PluginGroup {
+pub(in crate::backend) struct PluginGroup {
     name: &'static str,
     rank: Rank,
     rank_locations: Vec<RankLocation>,
@@ -203,7 +203,8 @@ impl PluginGroup {
                     self.name,
                     release_error.message()
                 );
-                replace_message(&error, message, error.culprit())
+                let culprit = error.culprit().or(release_error.culprit());
+                replace_message(&error, message, culprit)
             }
         }
     }

@@ -25,11 +25,15 @@ mod device_current;
 mod failure_state;
 mod group;
 mod messages;
+mod registration;
 mod task;
 
-pub use bootstrap::{Plugin, register};
+pub use bootstrap::Plugin;
+pub(super) use bootstrap::create_group;
 pub use communicator::{Communicator, CreatedCommunicator, OperationKinds, ReleaseReport};
 pub use failure_state::PluginFailureState;
+pub(super) use group::PluginGroup;
+pub use registration::register;
 pub use task::{
     GrowableBuffer, PluginMessageStatus, PluginRequest, PluginTask, RunOutcome, SubmitOutcome,
     TaskKind,

@@ -22,6 +22,7 @@ const SOURCE: ProgramSource = ProgramSource {
     files: &[("gloo.cc", include_str!("peers/gloo.cc")), ("rank.h", include_str!("peers/rank.h"))],
     options: &["-std=gnu++17", "-O3"],
     libraries: &["-lgloo", "-lpthread"],
+    prefix: None,
 };
 
 const PYTHON: EnvVariable = EnvVariable {

@@ -58,7 +58,8 @@ Peers:
   Open MPI without single copy: compare it with libdist under DIST_CMA=0. MPICH runs with its
   defaults. gloo is Gloo through the torch of python3, or of the Python that DIST_BENCH_PYTHON
   names. gloo-cpp is Gloo from C++. Both use one thread and the loopback interface. torch reduces
-  only in place, and has results of the other operations only in separate buffers. If a library does
+  only in place, and has results of the other operations only in separate buffers. ucc is UCC with
+  its defaults; DIST_BENCH_UCC names the folder in which it is installed. If a library does
   not support a call, the cell does not have this peer. If a peer is four times slower than the best
   peer in a trial, it gets only one run. If it is 25 % slower, added pairs do not include it. The
   best peer of a cell is the peer with the smallest median.

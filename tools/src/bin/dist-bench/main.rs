@@ -60,6 +60,7 @@ mod table;
 mod text;
 mod training;
 mod tune;
+mod ucc;
 mod values;
 
 use dist_tools::{EXIT_FAILURE, Failure};

@@ -160,7 +160,13 @@ impl MpiImplementation {
     /// Returns the source of the program.
     fn source(self) -> ProgramSource {
         let name = if self == Self::Mpich { "mpi-mpich" } else { "mpi-openmpi" };
-        ProgramSource { name, files: FILES, options: &["-std=gnu11", "-O3"], libraries: &[] }
+        ProgramSource {
+            name,
+            files: FILES,
+            options: &["-std=gnu11", "-O3"],
+            libraries: &[],
+            prefix: None,
+        }
     }
 }
 

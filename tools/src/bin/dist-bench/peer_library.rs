@@ -4,6 +4,7 @@ use crate::engine::EngineLauncher;
 use crate::gloo;
 use crate::mpi::{self, MpiImplementation};
 use crate::run_context::RunContext;
+use crate::ucc;
 use clap::ValueEnum;
 use dist::base::dtype::DataType;
 use dist_tools::Failure;
@@ -19,6 +20,8 @@ pub(crate) enum PeerLibrary {
     Gloo,
     /// Gloo from C++
     GlooCpp,
+    /// UCC, in the folder that DIST_BENCH_UCC names
+    Ucc,
 }
 
 impl PeerLibrary {
@@ -33,6 +36,7 @@ impl PeerLibrary {
             Self::Mpich => mpi::mpi_engines(MpiImplementation::Mpich, context),
             Self::Gloo => gloo::torch_engines(context),
             Self::GlooCpp => gloo::cpp_engines(context),
+            Self::Ucc => ucc::engines(context),
         }
     }
 

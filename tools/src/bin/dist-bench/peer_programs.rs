@@ -57,6 +57,8 @@ pub(crate) struct ProgramSource {
     pub(crate) options: &'static [&'static str],
     /// The arguments of the compiler after the file name.
     pub(crate) libraries: &'static [&'static str],
+    /// The folder in which the library is installed, if the compiler does not know it.
+    pub(crate) prefix: Option<PathBuf>,
 }
 
 impl ProgramSource {
@@ -71,7 +73,8 @@ impl ProgramSource {
         // If the modification time of the compiler has changed, its version may have changed, so
         // compile again.
         let changed = fs::metadata(compiler).and_then(|data| data.modified()).ok();
-        (self.files, self.options, self.libraries, compiler, changed).hash(&mut hasher);
+        let Self { files, options, libraries, prefix, .. } = self;
+        (files, options, libraries, prefix, compiler, changed).hash(&mut hasher);
         let name = format!("{}-{:016x}", self.name, hasher.finish());
         let folder = cache_folder(context)?;
         let program = folder.join(&name);
@@ -109,7 +112,16 @@ impl ProgramSource {
         let (compiled, log) = (folder.join("program"), folder.join("log"));
         let mut command = Command::new(compiler);
         command.args(self.options).arg("-o").arg(&compiled);
-        command.args(self.files.first().map(|(file, _)| folder.join(file))).args(self.libraries);
+        if let Some(prefix) = &self.prefix {
+            command.arg("-isystem").arg(prefix.join("include"));
+        }
+        command.args(self.files.first().map(|(file, _)| folder.join(file)));
+        if let Some(prefix) = &self.prefix {
+            let library_folder = prefix.join("lib");
+            command.arg("-L").arg(&library_folder);
+            command.arg(format!("-Wl,-rpath,{}", library_folder.display()));
+        }
+        command.args(self.libraries);
         let compiling = [context.start(&mut command, &log)?];
         let _progress = Progress::of_wait(format!("{} compiles {}", compiler.display(), self.name));
         let has_ended = context.await_exits(&compiling, &Deadline::after(COMPILE_TIMEOUT))?;

@@ -24,6 +24,7 @@ const SOURCE: ProgramSource = ProgramSource {
     files: &[("training.c", include_str!("../peers/training.c"))],
     options: &["-std=gnu11", "-O3", "-Wall", "-Wextra"],
     libraries: &["-lpthread"],
+    prefix: None,
 };
 
 /// A way to average gradients.
