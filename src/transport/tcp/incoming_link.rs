@@ -3,6 +3,7 @@
 //! at a time reads it ([`link_reader`](super::link_reader)).
 
 use super::incoming_channel::IncomingChannel;
+use super::link_events::LinkEvent;
 use super::link_reader::{LinkNotice, LinkReader, ReadStop, ReadTarget, Reading};
 use super::link_table::{LinkKey, LinkTable};
 use crate::base::buffer::Dst;
@@ -124,7 +125,7 @@ impl IncomingLink {
         if let ReadStop::Ended(cause) = stop {
             // Before a channel was opened, all groups with a rank there may wait for its bytes.
             let users = users.unwrap_or_else(|| table.users_of(self.key.peer));
-            table.end_incoming(self, cause, &users);
+            table.end_incoming(self, cause, users);
         }
         filled
     }
@@ -137,14 +138,11 @@ impl IncomingLink {
                 table.outgoing(&self.key).iter().for_each(|link| link.grant(number, total));
             }
             LinkNotice::Left(ranks, reason) => {
-                if let Some(user) = table.user((ranks.group, ranks.to))
-                    && user.process_of(ranks.from) == Some(self.key.peer)
-                {
-                    user.on_left(ranks.from, reason);
-                }
+                table.events.push(LinkEvent::Left { key: self.key, ranks, reason });
             }
             LinkNotice::Control(ranks, bytes) => {
-                table.deliver_control(&self.key, self.number, &ranks, bytes);
+                let (key, number) = (self.key, self.number);
+                table.events.push(LinkEvent::Control { key, number, ranks, bytes });
             }
             LinkNotice::SentToDeparted(ranks) => table.repeat_departure(&self.key, &ranks),
         }

@@ -8,6 +8,7 @@
 //! | [`incoming_link`](super::incoming_link), [`link_reader`](super::link_reader) | the receiving end |
 //! | [`incoming_channel`](super::incoming_channel) | the bytes from one rank of a group to another |
 //! | [`message_input`](super::message_input) | links for messages, which the service thread reads |
+//! | [`link_events`](super::link_events) | ends, departures and control frames, for the service thread |
 //!
 //! The end of a connection shows how the *process* at its other end has ended: in order (FIN), or by
 //! a death (reset). A rank that leaves a group says so by a frame. A group that this process does
@@ -15,6 +16,7 @@
 
 use super::incoming_channel::{DueGrant, IncomingChannel};
 use super::incoming_link::IncomingLink;
+use super::link_events::{LinkEvent, LinkEvents};
 use super::link_frame::{ChannelRanks, Frame};
 use super::message_input::MessageInput;
 use super::outgoing_link::OutgoingLink;
@@ -119,6 +121,7 @@ pub(super) struct LinkTable {
     pub(super) message_input: Arc<MessageInput>,
     /// Reports the ends of incoming links to the service thread.
     end_poller: Arc<Poller>,
+    pub(super) events: LinkEvents,
     weak: Weak<Self>,
 }
 
@@ -161,12 +164,18 @@ impl LinkTable {
     /// `System`.
     pub(super) fn new() -> LocalResult<Arc<Self>> {
         let (message_input, end_poller) = (MessageInput::new()?, Arc::new(Poller::new()?));
-        Ok(Arc::new_cyclic(|weak| Self {
+        let table = Arc::new_cyclic(|weak| Self {
             state: Mutex::default(),
             message_input,
             end_poller,
+            events: LinkEvents::default(),
             weak: weak.clone(),
-        }))
+        });
+        let handler = Arc::downgrade(&table);
+        table.events.start(move || {
+            handler.upgrade().iter().for_each(|table| table.handle_events());
+        })?;
+        Ok(table)
     }
 
     /// Registers a rank of a group, and gives it the channels on which bytes have arrived already.
@@ -398,7 +407,7 @@ impl LinkTable {
         drop(state);
         if let Err(cause) = self.watch(&link) {
             crate::log!(LogLevel::Error, "watching a connection: {cause}");
-            self.end_incoming(&link, Some(std::io::Error::other(cause)), &[]);
+            self.end_incoming(&link, Some(std::io::Error::other(cause)), Vec::new());
         }
         for (user, rank) in users {
             user.on_input(rank, key.channel);
@@ -429,7 +438,7 @@ impl LinkTable {
         &self,
         link: &IncomingLink,
         cause: Option<std::io::Error>,
-        users: &[ChannelUser],
+        users: Vec<ChannelUser>,
     ) {
         let mut state = lock(&self.state);
         let is_it = |known: &Arc<IncomingLink>| std::ptr::eq(Arc::as_ptr(known), link);
@@ -455,11 +464,8 @@ impl LinkTable {
         {
             crate::log!(LogLevel::Error, "a connection between processes is unusable: {cause}");
         }
-        let end = LinkEnd::of(cause);
-        self.report_end(&link.key, &end, users);
-        if link.key.channel == Channel::PointToPoint {
-            self.report_control_end(&link.key, Some(link.number), &end);
-        }
+        let (key, number, end) = (link.key, Some(link.number), LinkEnd::of(cause));
+        self.events.push(LinkEvent::Ended { key, number, end, users });
     }
 
     /// Returns the registered ranks whose groups have a rank in a process, each with that rank.
@@ -468,7 +474,7 @@ impl LinkTable {
     }
 
     /// Removes an outgoing link that has ended. `users` have channels on it.
-    pub(super) fn end_outgoing(&self, link: &OutgoingLink, end: &LinkEnd, users: &[ChannelUser]) {
+    pub(super) fn end_outgoing(&self, link: &OutgoingLink, end: LinkEnd, users: Vec<ChannelUser>) {
         let mut state = lock(&self.state);
         let is_it = |known: &Arc<OutgoingLink>| std::ptr::eq(Arc::as_ptr(known), link);
         let removed = match state.outgoing.get(&link.key).is_some_and(is_it) {
@@ -477,32 +483,67 @@ impl LinkTable {
         };
         drop(state);
         drop(removed);
-        self.report_end(&link.key, end, users);
-        if link.key.channel == Channel::PointToPoint {
-            self.report_control_end(&link.key, None, end);
+        self.events.push(LinkEvent::Ended { key: link.key, number: None, end, users });
+    }
+
+    /// Handles the events of links, on the service thread.
+    fn handle_events(&self) {
+        while let Some(event) = self.events.take() {
+            match event {
+                LinkEvent::Ended { key, number, end, users } => {
+                    self.handle_end(&key, number, &end, &users);
+                }
+                LinkEvent::Left { key, ranks, reason } => {
+                    self.handle_departure(&key, &ranks, reason);
+                }
+                LinkEvent::Control { key, number, ranks, bytes } => {
+                    self.deliver_control(&key, number, &ranks, bytes);
+                }
+                LinkEvent::Unreachable { user, to, channel, error } => {
+                    user.on_unreachable(to, channel, error);
+                }
+            }
         }
     }
 
-    /// Reports the end of a message link to the leaders that exchange control frames on it.
-    fn report_control_end(&self, key: &LinkKey, number: Option<u64>, end: &LinkEnd) {
+    /// Reports the end of a link to its users and, for a message link, to the leaders that exchange
+    /// control frames on it.
+    fn handle_end(&self, key: &LinkKey, number: Option<u64>, end: &LinkEnd, users: &[ChannelUser]) {
         let state = lock(&self.state);
-        let users = state.control_users.iter();
-        let users: Vec<_> = users.filter_map(|key| state.users.get(key)?.upgrade()).collect();
+        let is_from_peer =
+            |it: &&Arc<IncomingLink>| (it.key.own, it.key.peer) == (key.own, key.peer);
+        let others: Vec<_> = state.incoming.values().filter(is_from_peer).cloned().collect();
+        let leaders: Vec<_> = match key.channel {
+            Channel::PointToPoint => {
+                let keys = state.control_users.iter();
+                keys.filter_map(|key| state.users.get(key)?.upgrade()).collect()
+            }
+            Channel::Collective(_) => Vec::new(),
+        };
         drop(state);
-        users.iter().for_each(|user| user.on_control_end(key, number, end));
+        // The notice that a rank has left may have arrived on another link. It is handled before the
+        // end.
+        others.iter().for_each(|link| link.drain());
+        self.handle_departures();
+        users.iter().for_each(|(user, peer)| user.on_link_end(*peer, end));
+        leaders.iter().for_each(|user| user.on_control_end(key, number, end));
     }
 
-    /// Reports the end of a link.
-    fn report_end(&self, key: &LinkKey, end: &LinkEnd, users: &[ChannelUser]) {
-        // The notice that a rank has left may have arrived on another link.
-        let others: Vec<_> = {
-            let state = lock(&self.state);
-            let is_from_peer =
-                |it: &&Arc<IncomingLink>| (it.key.own, it.key.peer) == (key.own, key.peer);
-            state.incoming.values().filter(is_from_peer).cloned().collect()
-        };
-        others.iter().for_each(|link| link.drain());
-        users.iter().for_each(|(user, peer)| user.on_link_end(*peer, end));
+    /// Handles the departures among the events that wait.
+    fn handle_departures(&self) {
+        for event in self.events.take_departures() {
+            if let LinkEvent::Left { key, ranks, reason } = event {
+                self.handle_departure(&key, &ranks, reason);
+            }
+        }
+    }
+
+    fn handle_departure(&self, key: &LinkKey, ranks: &ChannelRanks, reason: Option<Error>) {
+        if let Some(user) = self.user((ranks.group, ranks.to))
+            && user.process_of(ranks.from) == Some(key.peer)
+        {
+            user.on_left(ranks.from, reason);
+        }
     }
 
     /// Sends a grant for a channel on the link back to its sender.

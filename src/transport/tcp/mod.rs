@@ -53,6 +53,7 @@ mod incoming_connection;
 mod incoming_link;
 mod interface;
 mod join;
+mod link_events;
 mod link_frame;
 mod link_proof;
 mod link_reader;

@@ -6,6 +6,7 @@
 //! told that the copied bytes are sent only after the system has taken them.
 
 use super::hello::Hello;
+use super::link_events::LinkEvent;
 use super::link_frame::{
     ALIGNMENT, ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding,
 };
@@ -354,7 +355,7 @@ impl OutgoingLink {
                 .iter()
                 .filter_map(|channel| Some((channel.user.upgrade()?, channel.ranks.to)))
                 .collect();
-            table.end_outgoing(self, &end, &users);
+            table.end_outgoing(self, end, users);
         }
     }
 
@@ -420,7 +421,8 @@ impl PeerConnectHandler for OutgoingLink {
         if let Some(table) = self.table.upgrade()
             && let Some(user) = table.user((hello.group, hello.from))
         {
-            user.on_unreachable(hello.to, self.key.channel, error);
+            let (to, channel) = (hello.to, self.key.channel);
+            table.events.push(LinkEvent::Unreachable { user, to, channel, error });
         }
         // The other groups try again, by their own members.
         self.report_change();

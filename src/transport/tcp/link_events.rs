@@ -1,0 +1,68 @@
+//! The events of links that the groups must handle: ends, departures, control frames and failed
+//! attempts. Only the service thread hands them to the groups, one at a time. The threads that find
+//! them may hold locks of a group, which its handlers take.
+
+use super::link_frame::ChannelRanks;
+use super::link_table::{ChannelUser, LinkEnd, LinkKey, LinkUser};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use crate::base::sync::lock;
+use crate::transport::Channel;
+use crate::wait::service_task::ServiceTask;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// An event of a link.
+#[derive(Debug)]
+pub(super) enum LinkEvent {
+    /// A link has ended on which `users` have channels. `number` is that of an incoming link.
+    Ended { key: LinkKey, number: Option<u64>, end: LinkEnd, users: Vec<ChannelUser> },
+    /// A rank has left its group, with the reason if the group has failed.
+    Left { key: LinkKey, ranks: ChannelRanks, reason: Option<Error> },
+    /// A control frame has arrived on the incoming link with this number.
+    Control { key: LinkKey, number: u64, ranks: ChannelRanks, bytes: Vec<u8> },
+    /// A link to a rank of the user's group could not be connected.
+    Unreachable { user: Arc<dyn LinkUser>, to: Rank, channel: Channel, error: Error },
+}
+
+/// The events that the service thread has not handled yet.
+#[derive(Debug, Default)]
+pub(super) struct LinkEvents {
+    queue: Mutex<VecDeque<LinkEvent>>,
+    task: OnceLock<ServiceTask>,
+}
+
+impl LinkEvents {
+    /// Sets the function that handles the events on the service thread.
+    ///
+    /// # Errors
+    /// `System`.
+    pub(super) fn start(&self, handle: impl Fn() + Send + Sync + 'static) -> Result<()> {
+        let task = ServiceTask::new(handle)?;
+        // Fails only if the function is set already.
+        drop(self.task.set(task));
+        Ok(())
+    }
+
+    /// Adds an event.
+    pub(super) fn push(&self, event: LinkEvent) {
+        lock(&self.queue).push_back(event);
+        if let Some(task) = self.task.get() {
+            task.wake();
+        }
+    }
+
+    /// Removes and returns the departures.
+    pub(super) fn take_departures(&self) -> Vec<LinkEvent> {
+        let mut queue = lock(&self.queue);
+        let (left, others): (VecDeque<_>, VecDeque<_>) =
+            queue.drain(..).partition(|event| matches!(event, LinkEvent::Left { .. }));
+        *queue = others;
+        left.into()
+    }
+
+    /// Removes and returns the oldest event.
+    pub(super) fn take(&self) -> Option<LinkEvent> {
+        lock(&self.queue).pop_front()
+    }
+}
