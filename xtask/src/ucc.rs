@@ -192,6 +192,13 @@ impl<'a> Job<'a> {
     }
 }
 
+/// Returns a folder in the scratch space, and creates it if necessary.
+fn new_folder(name: &str) -> Result<PathBuf, String> {
+    let folder = scratch_folder(name)?;
+    std::fs::create_dir_all(&folder).map_err(|cause| format!("{}: {cause}", folder.display()))?;
+    Ok(folder)
+}
+
 fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|cause| cause.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|cause| cause.to_string())
@@ -235,7 +242,7 @@ fn compare_layouts(ucc: &Ucc) -> Result<(), String> {
         println!("skipped: comparison of layouts: UCC's headers are not installed");
         return Ok(());
     };
-    let folder = scratch_folder("ucc")?;
+    let folder = new_folder("ucc")?;
     let (program, output) = (folder.join("layout"), folder.join("layout.txt"));
     let mut compiler = run::command(tools::c_compiler()?);
     compiler.arg("-I").arg(include).arg("-o").arg(&program);
@@ -293,7 +300,8 @@ fn run_behaviour(ucc: &Ucc, stage: &StagedBuild, hosts: Option<&TwoHosts>) -> Re
                 let words: Vec<&str> = [way].into_iter().chain(elsewhere).collect();
                 job.run_without_last(&program, &words)
                     .map_err(|error| format!("{way}, {ranks} ranks, {place}: {error}"))?;
-                println!("{way}, {ranks} ranks, {place}: the survivors name the rank");
+                let names = if elsewhere.is_some() { "get an error" } else { "name the rank" };
+                println!("{way}, {ranks} ranks, {place}: the others {names}");
             }
         }
     }
@@ -312,7 +320,7 @@ fn measure_overhead(ucc: &Ucc, stage: &StagedBuild) -> Result<(), String> {
 
 /// Compiles a program of `ffi-tests/ucc`, which is linked with UCC if `ucc` is given.
 fn compile(stage: &StagedBuild, ucc: Option<&Ucc>, name: &str) -> Result<PathBuf, String> {
-    let program = scratch_folder("ucc_programs")?.join(name);
+    let program = new_folder("ucc_programs")?.join(name);
     let mut compiler = run::command(tools::c_compiler()?);
     compiler.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]);
     compiler.arg(&stage.include).arg("-I").arg(repository_root().join("ffi-tests/c"));
