@@ -8,7 +8,7 @@ use super::control_frame::ControlFrame;
 use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
 use super::incoming_connection::ConnectionAcceptor;
 use super::link_proof::{LinkAcceptance, LinkTerms};
-use super::link_table::{LinkEnd, LinkKey, LinkUser};
+use super::link_user::{LinkEnd, LinkKey, LinkUser};
 use super::members::ExpectedPeers;
 use super::mesh::TcpMeshShared;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};

@@ -6,7 +6,7 @@
 //! The sender may send at most [`WINDOW`] bytes that the receiver has not taken yet. So the inbox is
 //! bounded, and a link can always be read to its end: no channel holds up another one.
 
-use super::link_table::LinkUser;
+use super::link_user::LinkUser;
 use crate::base::buffer::{Dst, Src};
 use crate::base::ids::Rank;
 use crate::base::sync::lock;

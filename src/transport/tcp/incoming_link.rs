@@ -5,7 +5,8 @@
 use super::incoming_channel::IncomingChannel;
 use super::link_events::LinkEvent;
 use super::link_reader::{LinkNotice, LinkReader, ReadStop, ReadTarget, Reading};
-use super::link_table::{LinkKey, LinkTable};
+use super::link_table::LinkTable;
+use super::link_user::LinkKey;
 use crate::base::buffer::Dst;
 use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;

@@ -3,7 +3,7 @@
 //! them may hold locks of a group, which its handlers take.
 
 use super::link_frame::ChannelRanks;
-use super::link_table::{ChannelUser, LinkEnd, LinkKey, LinkUser};
+use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::sync::lock;

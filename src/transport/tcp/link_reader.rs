@@ -10,7 +10,8 @@
 use super::control_frame::ControlFrame;
 use super::incoming_channel::{DueGrant, IncomingChannel};
 use super::link_frame::{ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding};
-use super::link_table::{ChannelUser, LinkKey, LinkTable, LinkUser};
+use super::link_table::LinkTable;
+use super::link_user::{ChannelUser, LinkKey, LinkUser};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Error;
 use crate::base::ids::Rank;

@@ -18,12 +18,14 @@ use super::incoming_channel::{DueGrant, IncomingChannel};
 use super::incoming_link::IncomingLink;
 use super::link_events::{LinkEvent, LinkEvents};
 use super::link_frame::{ChannelRanks, Frame};
+use super::link_registration::EarlyControl;
+use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser, UserKey};
 use super::message_input::MessageInput;
 use super::outgoing_link::OutgoingLink;
-use super::peer_connect::{PeerConnectHandler, PeerConnector};
+use super::peer_connect::PeerConnectHandler;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result as LocalResult};
-use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::sys::eventfd::EventFd;
@@ -43,81 +45,10 @@ use std::time::Duration;
 /// sockets have room for the records by which encrypted links end in order.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The number of groups that have ended, and whose late bytes are dropped.
-const MAX_DEPARTED: usize = 4096;
-/// The maximum number of channels of groups that this process does not know yet.
-const MAX_UNKNOWN_CHANNELS: usize = 4096;
-
-/// The maximum number of control frames for groups that this process does not know yet.
-const MAX_EARLY_CONTROL: usize = 4096;
-
-/// A link: this process, the other process, and the kind of stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct LinkKey {
-    pub(super) own: Nonce,
-    pub(super) peer: Nonce,
-    pub(super) channel: Channel,
-}
-
-/// A rank of a group in this process.
-pub(super) type UserKey = (GroupId, Rank);
-
-/// A rank of this process that has a channel on a link, and the rank at the other end of the channel.
-pub(super) type ChannelUser = (Arc<dyn LinkUser>, Rank);
-
-/// How a link has ended.
-#[derive(Debug)]
-pub(super) enum LinkEnd {
-    /// The other process has closed it in order.
-    Closed,
-    /// It broke.
-    Broken(std::io::Error),
-}
-
-impl LinkEnd {
-    pub(super) fn of(cause: Option<std::io::Error>) -> Self {
-        cause.map_or(Self::Closed, Self::Broken)
-    }
-}
-
-/// A rank of a group that uses links. The functions are called on any thread and must not block.
-pub(super) trait LinkUser: Send + Sync + Debug {
-    /// Returns the process of a rank.
-    fn process_of(&self, rank: Rank) -> Option<Nonce>;
-
-    /// Called when bytes of a channel have arrived while the caller did not read them.
-    fn on_input(&self, from: Rank, channel: Channel);
-
-    /// Called when a channel may have room again, or when its link was connected.
-    fn on_room(&self, to: Rank, channel: Channel);
-
-    /// Called when a rank has left the group, with the reason if the group has failed.
-    fn on_left(&self, from: Rank, reason: Option<Error>);
-
-    /// Called when a control frame of another leader has arrived on this incoming link.
-    fn on_control(&self, from: Rank, link: u64, bytes: &[u8]);
-
-    /// Called when a message link has ended: an incoming one with its number, or an outgoing one.
-    fn on_control_end(&self, key: &LinkKey, link: Option<u64>, end: &LinkEnd);
-
-    /// Called when a rank cannot be reached.
-    fn on_unreachable(&self, to: Rank, channel: Channel, error: Error);
-
-    /// Called when a link has ended on which the rank has a channel to or from `peer`.
-    fn on_link_end(&self, peer: Rank, end: &LinkEnd);
-
-    /// Creates an attempt to connect a link, if it leads from this rank to a rank of its group.
-    fn connector_to(
-        &self,
-        key: &LinkKey,
-        handler: Weak<dyn PeerConnectHandler>,
-    ) -> Option<LocalResult<Arc<PeerConnector>>>;
-}
-
 /// The links of this process.
 #[derive(Debug)]
 pub(super) struct LinkTable {
-    state: Mutex<LinkTableState>,
+    pub(super) state: Mutex<LinkTableState>,
     pub(super) message_input: Arc<MessageInput>,
     /// Reports the ends of incoming links to the service thread.
     end_poller: Arc<Poller>,
@@ -126,35 +57,26 @@ pub(super) struct LinkTable {
 }
 
 #[derive(Debug, Default)]
-struct LinkTableState {
+pub(super) struct LinkTableState {
     outgoing: HashMap<LinkKey, Arc<OutgoingLink>>,
-    incoming: HashMap<LinkKey, Arc<IncomingLink>>,
+    pub(super) incoming: HashMap<LinkKey, Arc<IncomingLink>>,
     /// The tokens of the incoming links in the poller.
     tokens: BTreeMap<u64, LinkKey>,
     next_token: u64,
-    users: HashMap<UserKey, Weak<dyn LinkUser>>,
-    channels: HashMap<UserKey, HashMap<(Rank, Channel), Arc<IncomingChannel>>>,
-    unknown_channels: usize,
+    pub(super) users: HashMap<UserKey, Weak<dyn LinkUser>>,
+    pub(super) channels: HashMap<UserKey, HashMap<(Rank, Channel), Arc<IncomingChannel>>>,
+    pub(super) unknown_channels: usize,
     /// Control frames for groups that this process does not know yet, with their senders.
-    early_control: HashMap<UserKey, Vec<EarlyControl>>,
-    early_control_count: usize,
+    pub(super) early_control: HashMap<UserKey, Vec<EarlyControl>>,
+    pub(super) early_control_count: usize,
     /// The leaders that can handle control frames.
-    control_users: HashSet<UserKey>,
-    departed: VecDeque<UserKey>,
+    pub(super) control_users: HashSet<UserKey>,
+    pub(super) departed: VecDeque<UserKey>,
     /// Links that have no user and still send.
     closing: Vec<Arc<OutgoingLink>>,
     /// Events that no waiting thread uses.
     spare_events: Vec<Arc<EventFd>>,
     watch: Option<DescriptorWatch>,
-}
-
-/// A control frame for a group that this process does not know yet.
-#[derive(Debug)]
-struct EarlyControl {
-    process: Nonce,
-    from: Rank,
-    link: u64,
-    bytes: Vec<u8>,
 }
 
 impl LinkTable {
@@ -176,170 +98,6 @@ impl LinkTable {
             handler.upgrade().iter().for_each(|table| table.handle_events());
         })?;
         Ok(table)
-    }
-
-    /// Registers a rank of a group, and gives it the channels on which bytes have arrived already.
-    pub(super) fn register(&self, key: UserKey, user: &Weak<dyn LinkUser>) {
-        let mut state = lock(&self.state);
-        state.departed.retain(|departed| *departed != key);
-        if state.users.is_empty() {
-            let incoming = state.incoming.values();
-            incoming.for_each(|link| drop(link.stream.set_reset_on_close(true)));
-        }
-        state.users.insert(key, user.clone());
-        let early: Vec<_> =
-            state.channels.get(&key).into_iter().flat_map(|it| it.values().cloned()).collect();
-        state.unknown_channels -= early.len();
-        drop(state);
-        for channel in early {
-            channel.set_user(user.clone());
-            if let Some(user) = user.upgrade()
-                && channel.has_bytes()
-            {
-                user.on_input(channel.from, channel.channel);
-            }
-        }
-    }
-
-    /// Removes a rank of a group. Bytes that still arrive for it are dropped.
-    pub(super) fn unregister(&self, key: UserKey) {
-        let mut state = lock(&self.state);
-        state.users.remove(&key);
-        state.control_users.remove(&key);
-        let channels = state.channels.remove(&key);
-        if let Some(early) = state.early_control.remove(&key) {
-            state.early_control_count -= early.len();
-        }
-        if state.departed.len() == MAX_DEPARTED {
-            state.departed.pop_front();
-        }
-        state.departed.push_back(key);
-        let is_last = state.users.is_empty();
-        let incoming: Vec<_> = state.incoming.values().cloned().collect();
-        drop(state);
-        channels.iter().flat_map(HashMap::values).for_each(|channel| channel.abandon());
-        if is_last {
-            // The end of a process without groups is no death.
-            incoming.iter().for_each(|link| drop(link.stream.set_reset_on_close(false)));
-        }
-    }
-
-    pub(super) fn user(&self, key: UserKey) -> Option<Arc<dyn LinkUser>> {
-        lock(&self.state).users.get(&key).and_then(Weak::upgrade)
-    }
-
-    /// Returns the channel from a rank to a registered rank.
-    pub(super) fn channel(
-        &self,
-        key: UserKey,
-        from: Rank,
-        channel: Channel,
-        user: &Weak<dyn LinkUser>,
-    ) -> Arc<IncomingChannel> {
-        let mut state = lock(&self.state);
-        let entry = state.channels.entry(key).or_default().entry((from, channel));
-        Arc::clone(entry.or_insert_with(|| IncomingChannel::new(from, channel, user.clone())))
-    }
-
-    /// Returns the channel that the process at the other end of a link opens. Returns `None` if the
-    /// receiving rank has left the group.
-    ///
-    /// # Errors
-    /// A description of the malformed part.
-    pub(super) fn open_channel(
-        &self,
-        key: &LinkKey,
-        ranks: &ChannelRanks,
-    ) -> Result<Option<Arc<IncomingChannel>>, &'static str> {
-        let user_key = (ranks.group, ranks.to);
-        let mut guard = lock(&self.state);
-        let state = &mut *guard;
-        if state.departed.contains(&user_key) {
-            return Ok(None);
-        }
-        let user = state.users.get(&user_key).cloned();
-        let registered = user.as_ref().and_then(Weak::upgrade);
-        if let Some(registered) = &registered
-            && registered.process_of(ranks.from) != Some(key.peer)
-        {
-            return Err("a channel of another process");
-        }
-        let channels = state.channels.entry(user_key).or_default();
-        if let Some(known) = channels.get(&(ranks.from, key.channel)) {
-            return Ok(Some(Arc::clone(known)));
-        }
-        if user.is_none() {
-            if state.unknown_channels == MAX_UNKNOWN_CHANNELS {
-                return Err("channels of too many unknown groups");
-            }
-            state.unknown_channels += 1;
-        }
-        let user = user.unwrap_or_else(no_user);
-        let channel = IncomingChannel::new(ranks.from, key.channel, user);
-        channels.insert((ranks.from, key.channel), Arc::clone(&channel));
-        drop(guard);
-        // Dropped without the lock, because the last reference may be this one.
-        drop(registered);
-        Ok(Some(channel))
-    }
-
-    /// Gives a leader that can handle control frames those that have arrived already.
-    pub(super) fn accept_control(&self, key: UserKey) {
-        loop {
-            let mut state = lock(&self.state);
-            let early = state.early_control.remove(&key).unwrap_or_default();
-            state.early_control_count -= early.len();
-            let user = state.users.get(&key).and_then(Weak::upgrade);
-            if early.is_empty() {
-                state.control_users.insert(key);
-                return;
-            }
-            drop(state);
-            let Some(user) = user else { return };
-            for EarlyControl { process, from, link, bytes } in early {
-                if user.process_of(from) == Some(process) {
-                    user.on_control(from, link, &bytes);
-                }
-            }
-        }
-    }
-
-    /// Takes a control frame to the leader to which it is addressed.
-    pub(super) fn deliver_control(
-        &self,
-        key: &LinkKey,
-        link: u64,
-        ranks: &ChannelRanks,
-        bytes: Vec<u8>,
-    ) {
-        let user_key = (ranks.group, ranks.to);
-        let mut state = lock(&self.state);
-        let user = match state.control_users.contains(&user_key) {
-            true => state.users.get(&user_key).and_then(Weak::upgrade),
-            false => None,
-        };
-        if let Some(user) = user {
-            drop(state);
-            if user.process_of(ranks.from) == Some(key.peer) {
-                user.on_control(ranks.from, link, &bytes);
-            }
-        } else if !state.departed.contains(&user_key)
-            && state.early_control_count < MAX_EARLY_CONTROL
-        {
-            state.early_control_count += 1;
-            let early = EarlyControl { process: key.peer, from: ranks.from, link, bytes };
-            state.early_control.entry(user_key).or_default().push(early);
-        }
-    }
-
-    /// Returns the channel that carries the bytes of these ranks on a link, if it is open.
-    pub(super) fn known_channel(
-        &self,
-        key: &LinkKey,
-        ranks: &ChannelRanks,
-    ) -> Option<Arc<IncomingChannel>> {
-        let state = lock(&self.state);
-        state.channels.get(&(ranks.group, ranks.to))?.get(&(ranks.from, key.channel)).cloned()
     }
 
     /// Returns the link from another process, if there is one.
@@ -636,32 +394,6 @@ impl LinkTable {
         self.message_input.clear();
         drop(state);
     }
-}
-
-/// A reference to no user.
-fn no_user() -> Weak<dyn LinkUser> {
-    #[derive(Debug)]
-    enum Nobody {}
-    impl LinkUser for Nobody {
-        fn process_of(&self, _: Rank) -> Option<Nonce> {
-            match *self {}
-        }
-        fn on_input(&self, _: Rank, _: Channel) {}
-        fn on_room(&self, _: Rank, _: Channel) {}
-        fn on_left(&self, _: Rank, _: Option<Error>) {}
-        fn on_control(&self, _: Rank, _: u64, _: &[u8]) {}
-        fn on_control_end(&self, _: &LinkKey, _: Option<u64>, _: &LinkEnd) {}
-        fn on_unreachable(&self, _: Rank, _: Channel, _: Error) {}
-        fn on_link_end(&self, _: Rank, _: &LinkEnd) {}
-        fn connector_to(
-            &self,
-            _: &LinkKey,
-            _: Weak<dyn PeerConnectHandler>,
-        ) -> Option<LocalResult<Arc<PeerConnector>>> {
-            match *self {}
-        }
-    }
-    Weak::<Nobody>::new()
 }
 
 impl LinkTableState {

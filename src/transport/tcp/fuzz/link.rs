@@ -7,7 +7,8 @@
 use super::super::incoming_channel::IncomingChannel;
 use super::super::incoming_link::IncomingLink;
 use super::super::link_frame::{ChannelRanks, Frame, padding};
-use super::super::link_table::{LinkKey, LinkTable};
+use super::super::link_table::LinkTable;
+use super::super::link_user::LinkKey;
 use crate::base::buffer::Dst;
 use crate::base::fuzz::FuzzScript;
 use crate::base::ids::Nonce;

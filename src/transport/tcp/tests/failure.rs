@@ -5,7 +5,7 @@ use crate::base::error::ErrorKind;
 use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
 use crate::transport::tcp::control_frame::ControlFrame;
-use crate::transport::tcp::link_table::LinkEnd;
+use crate::transport::tcp::link_user::LinkEnd;
 use crate::transport::tcp::peer_state::DEPARTURE_GRACE;
 use std::sync::atomic::Ordering;
 
