@@ -3,7 +3,7 @@
 //! - [`ConnectionAcceptor`] adds the links that other processes connect to this one.
 //! - [`LinkUser`] handles what happens on the links.
 
-use super::control::ControlChannel;
+use super::control::LeaderChannel;
 use super::control_frame::ControlFrame;
 use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
 use super::incoming_connection::ConnectionAcceptor;
@@ -147,16 +147,16 @@ impl LinkUser for TcpMeshShared {
 
 impl TcpMeshShared {
     /// Returns the control channel to the leader of a node.
-    pub(super) fn control_channel(&self, node: usize) -> Option<&ControlChannel> {
+    pub(super) fn control_channel(&self, node: usize) -> Option<&LeaderChannel> {
         self.control_channels.get()?.get(node)?.as_ref()
     }
 
     /// Returns the control channels to all other leaders; empty on a rank that is not a leader.
-    pub(super) fn open_control_channels(&self) -> impl Iterator<Item = &ControlChannel> {
+    pub(super) fn open_control_channels(&self) -> impl Iterator<Item = &LeaderChannel> {
         self.control_channels.get().into_iter().flatten().flatten()
     }
 
-    fn handle_control(&self, frame: ControlFrame, channel: &ControlChannel, link: u64) {
+    fn handle_control(&self, frame: ControlFrame, channel: &LeaderChannel, link: u64) {
         match frame {
             ControlFrame::Joined => {
                 channel.mark_joined(link);

@@ -3,11 +3,11 @@
 //! answers. The frames travel on the message links of the leaders' processes
 //! ([`outgoing_link`](super::outgoing_link)), which the service thread reads.
 //!
-//! The leaders join when the group is created. A leader that leaves sends a goodbye frame. If a link
-//! breaks before that, the leader has died: the system closes the sockets of a process that dies,
-//! and sends the end of a connection again until the other host has received it. There are two cases
-//! in which no end arrives: the host of the leader has failed as a whole, or the leader is stopped.
-//! The [`heartbeat_monitor`](super::heartbeat_monitor) detects both cases. In addition,
+//! The leaders join when the group is created. A leader that leaves sends a goodbye frame. If a
+//! link breaks before that, the leader has died: the system closes the sockets of a process that
+//! dies, and sends the end of a connection again until the other host has received it. There are
+//! two cases in which no end arrives: the host of the leader has failed as a whole, or the leader
+//! is stopped. The [`heartbeat_monitor`](super::heartbeat_monitor) detects both cases. In addition,
 //! `TCP_USER_TIMEOUT` ends a link on which sent data is not acknowledged. This timeout equals the
 //! heartbeat limit or, if the heartbeat is off, [`DEFAULT_USER_TIMEOUT`].
 
@@ -26,7 +26,7 @@ const DEFAULT_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The control channel to the leader of another node.
 #[derive(Debug)]
-pub(super) struct ControlChannel {
+pub(super) struct LeaderChannel {
     /// The rank of the other leader.
     pub(super) leader: Rank,
     ranks: ChannelRanks,
@@ -41,8 +41,8 @@ pub(super) struct ControlChannel {
     pub(super) is_muted: AtomicBool,
 }
 
-impl ControlChannel {
-    /// Creates the channel on a link that the caller has acquired. [`ControlChannel::close`]
+impl LeaderChannel {
+    /// Creates the channel on a link that the caller has acquired. [`LeaderChannel::close`]
     /// releases it.
     pub(super) fn new(
         ranks: ChannelRanks,

@@ -5,6 +5,7 @@ use super::control_frame::ControlFrame;
 use super::hello::ConnectionPurpose;
 use super::incoming_link::IncomingLink;
 use super::link_frame::Frame;
+use super::link_owner::LinkOwner as _;
 use super::link_user::LinkUser;
 use super::listener_registry::ListenerRegistry;
 use super::mesh::TcpMeshShared;

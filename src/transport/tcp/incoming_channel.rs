@@ -3,8 +3,8 @@
 //! writes them directly into the caller's memory. Bytes that arrive while another thread reads the
 //! link wait in the *inbox* of the channel.
 //!
-//! The sender may send at most [`WINDOW`] bytes that the receiver has not taken yet. So the inbox is
-//! bounded, and a link can always be read to its end: no channel holds up another one.
+//! The sender may send at most [`WINDOW`] bytes that the receiver has not taken yet. So the inbox
+//! is bounded, and a link can always be read to its end: no channel holds up another one.
 
 use super::link_user::LinkUser;
 use crate::base::buffer::{Dst, Src};

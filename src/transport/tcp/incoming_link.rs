@@ -4,8 +4,8 @@
 
 use super::incoming_channel::IncomingChannel;
 use super::link_events::LinkEvent;
+use super::link_owner::LinkOwner;
 use super::link_reader::{LinkNotice, LinkReader, ReadStop, ReadTarget, Reading};
-use super::link_table::LinkTable;
 use super::link_user::LinkKey;
 use crate::base::buffer::Dst;
 use crate::base::sync::lock;
@@ -25,7 +25,7 @@ pub(super) struct IncomingLink {
     /// The number of times that bytes were read. If it changes, the other process is alive.
     pub(super) read_count: AtomicU64,
     reader: Mutex<LinkReader>,
-    table: Weak<LinkTable>,
+    owner: Weak<dyn LinkOwner>,
 }
 
 /// What a call of the reader does.
@@ -43,7 +43,7 @@ impl IncomingLink {
         key: LinkKey,
         number: u64,
         stream: Arc<SocketStream>,
-        table: Weak<LinkTable>,
+        owner: Weak<dyn LinkOwner>,
     ) -> Arc<Self> {
         let reader = Mutex::new(LinkReader::new());
         Arc::new(Self {
@@ -53,7 +53,7 @@ impl IncomingLink {
             is_over: AtomicBool::new(false),
             read_count: AtomicU64::new(0),
             reader,
-            table,
+            owner,
         })
     }
 
@@ -63,8 +63,8 @@ impl IncomingLink {
         self.run(ReadTask::Read(ReadTarget { channel, into, filled: 0 }))
     }
 
-    /// Reads what has arrived, and puts it into the inboxes of the channels. If another thread reads
-    /// the link, waits until it has finished.
+    /// Reads what has arrived, and puts it into the inboxes of the channels. If another thread
+    /// reads the link, waits until it has finished.
     pub(super) fn drain(&self) {
         self.run(ReadTask::Drain);
     }
@@ -81,14 +81,14 @@ impl IncomingLink {
             Err(TryLockError::WouldBlock) if matches!(task, ReadTask::Drain) => lock(&self.reader),
             Err(TryLockError::WouldBlock) => return 0,
         };
-        let Some(table) = self.table.upgrade() else { return 0 };
+        let Some(owner) = self.owner.upgrade() else { return 0 };
         if self.is_over.load(Ordering::Acquire) {
             return 0;
         }
         let mut reading = Reading {
             key: self.key,
             stream: &self.stream,
-            table: &table,
+            owner: owner.as_ref(),
             target: None,
             notices: Vec::new(),
             reads: 0,
@@ -101,7 +101,7 @@ impl IncomingLink {
                 let (taken, grant) = target.channel.take(target.into);
                 if taken > 0 {
                     drop(reader);
-                    grant.into_iter().for_each(|grant| table.send_grant(&self.key, grant));
+                    grant.into_iter().for_each(|grant| owner.send_grant(&self.key, grant));
                     return taken;
                 }
                 reading.target = Some(target);
@@ -122,30 +122,30 @@ impl IncomingLink {
             ReadStop::Paused => None,
         };
         drop(reader);
-        notices.into_iter().for_each(|notice| self.report(&table, notice));
+        notices.into_iter().for_each(|notice| self.report(owner.as_ref(), notice));
         if let ReadStop::Ended(cause) = stop {
             // Before a channel was opened, all groups with a rank there may wait for its bytes.
-            let users = users.unwrap_or_else(|| table.users_of(self.key.peer));
-            table.end_incoming(self, cause, users);
+            let users = users.unwrap_or_else(|| owner.users_of(self.key.peer));
+            owner.end_incoming(&self.key, self.number, cause, users);
         }
         filled
     }
 
-    fn report(&self, table: &LinkTable, notice: LinkNotice) {
+    fn report(&self, owner: &dyn LinkOwner, notice: LinkNotice) {
         match notice {
             LinkNotice::Input(user, from, channel) => user.on_input(from, channel),
-            LinkNotice::Grant(grant) => table.send_grant(&self.key, grant),
+            LinkNotice::Grant(grant) => owner.send_grant(&self.key, grant),
             LinkNotice::Granted { number, total } => {
-                table.outgoing(&self.key).iter().for_each(|link| link.grant(number, total));
+                owner.accept_grant(&self.key, number, total);
             }
             LinkNotice::Left(ranks, reason) => {
-                table.events.push(LinkEvent::Left { key: self.key, ranks, reason });
+                owner.push_event(LinkEvent::Left { key: self.key, ranks, reason });
             }
             LinkNotice::Control(ranks, bytes) => {
                 let (key, number) = (self.key, self.number);
-                table.events.push(LinkEvent::Control { key, number, ranks, bytes });
+                owner.push_event(LinkEvent::Control { key, number, ranks, bytes });
             }
-            LinkNotice::SentToDeparted(ranks) => table.repeat_departure(&self.key, &ranks),
+            LinkNotice::SentToDeparted(ranks) => owner.repeat_departure(&self.key, &ranks),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! of each node) to each other. Streams connect later, at their first use.
 
 use super::advert::{AddressAdvert, RailAddress};
-use super::control::ControlChannel;
+use super::control::LeaderChannel;
 use super::endpoint::{PollScratch, TcpMesh};
 use super::heartbeat_monitor;
 use super::hello::ConnectionPurpose;
@@ -303,7 +303,7 @@ fn open_control_channels(
 ) {
     let open = |&leader: &Rank| {
         let link = shared.links.acquire(shared.link_key(leader, Channel::PointToPoint));
-        ControlChannel::new(shared.ranks_to(leader), link, join_config.vitals.timing)
+        LeaderChannel::new(shared.ranks_to(leader), link, join_config.vitals.timing)
     };
     let channels = leaders.iter().map(|leader| (*leader != shared.me).then(|| open(leader)));
     let frames = shared.control_channels.set(channels.collect());
@@ -330,7 +330,7 @@ fn await_leaders(
         }
         let slice = join_config.deadline.capped(CANCEL_CHECK_INTERVAL);
         let all_joined =
-            || shared.open_control_channels().all(ControlChannel::has_joined).then_some(());
+            || shared.open_control_channels().all(LeaderChannel::has_joined).then_some(());
         match wait_until(&shared.doorbell, WaitPolicy::SLEEP_SOON, &slice, abort_reason, all_joined)
         {
             Ok(()) => return Ok(()),
@@ -345,7 +345,7 @@ fn await_leaders(
 }
 
 fn timeout_error(shared: &TcpMeshShared, join_config: &TcpJoinConfig<'_>) -> Error {
-    let missing: Vec<&ControlChannel> =
+    let missing: Vec<&LeaderChannel> =
         shared.open_control_channels().filter(|channel| !channel.has_joined()).collect();
     let names: Vec<_> =
         missing.iter().map(|channel| shared.name(channel.leader).to_string()).collect();

@@ -5,7 +5,7 @@
 use super::link_frame::ChannelRanks;
 use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser};
 use crate::base::error::{Error, Result};
-use crate::base::ids::Rank;
+use crate::base::ids::{Nonce, Rank};
 use crate::base::sync::lock;
 use crate::transport::Channel;
 use crate::wait::service_task::ServiceTask;
@@ -23,6 +23,15 @@ pub(super) enum LinkEvent {
     Control { key: LinkKey, number: u64, ranks: ChannelRanks, bytes: Vec<u8> },
     /// A link to a rank of the user's group could not be connected.
     Unreachable { user: Arc<dyn LinkUser>, to: Rank, channel: Channel, error: Error },
+}
+
+/// A control frame for a group that this process does not know yet.
+#[derive(Debug)]
+pub(super) struct EarlyControl {
+    pub(super) process: Nonce,
+    pub(super) from: Rank,
+    pub(super) link: u64,
+    pub(super) bytes: Vec<u8>,
 }
 
 /// The events that the service thread has not handled yet.

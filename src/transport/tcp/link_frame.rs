@@ -10,12 +10,14 @@
 //!
 //! | kind | fields | meaning |
 //! |---|---|---|
-//! | 1 open | channel, group, from, to | from here on, `channel` stands for the bytes of these ranks |
+//! | 1 open | channel, group, from, to | `channel` stands for the bytes of these ranks |
 //! | 2 data | channel, payload | bytes of a channel |
-//! | 3 grant | channel, total | the other side may send `total` bytes in all on its channel |
-//! | 4 leave | group, from, to, payload | rank `from` has left the group. The payload is the reason, if the group has failed, as a control frame. |
-//! | 5 control | group, from, to, payload | a control frame of the leader `from` to the leader `to` |
+//! | 3 grant | channel, total | the other side may send `total` bytes in all |
+//! | 4 leave | group, from, to, payload | rank `from` has left the group |
+//! | 5 control | group, from, to, payload | a control frame between two leaders |
 //! | 6 heartbeat | | the process is alive |
+//!
+//! The payload of a leave frame is the reason, if the group has failed, as a control frame.
 
 use super::control_frame::MAX_BYTES as MAX_CONTROL_BYTES;
 use crate::base::ids::{GroupId, Nonce, Rank};

@@ -1,4 +1,5 @@
-//! The reader of an incoming link: takes frames from its stream, and their payloads to the channels.
+//! The reader of an incoming link: takes frames from its stream, and their payloads to the
+//! channels.
 //!
 //! The reader belongs to the thread that holds its lock. A caller that waits for a channel passes
 //! its own memory as the *target*: payload of that channel goes there directly, usually by one
@@ -10,7 +11,7 @@
 use super::control_frame::ControlFrame;
 use super::incoming_channel::{DueGrant, IncomingChannel};
 use super::link_frame::{ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding};
-use super::link_table::LinkTable;
+use super::link_owner::LinkOwner;
 use super::link_user::{ChannelUser, LinkKey, LinkUser};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Error;
@@ -106,7 +107,7 @@ impl ReadTarget<'_> {
 pub(super) struct Reading<'a> {
     pub(super) key: LinkKey,
     pub(super) stream: &'a SocketStream,
-    pub(super) table: &'a LinkTable,
+    pub(super) owner: &'a dyn LinkOwner,
     pub(super) target: Option<ReadTarget<'a>>,
     pub(super) notices: Vec<LinkNotice>,
     /// The number of reads that got bytes.
@@ -377,7 +378,7 @@ impl LinkReader {
                 if self.channels.len() >= MAX_CHANNELS || self.channels.contains_key(&channel) {
                     return Err(malformed("too many channels, or one twice"));
                 }
-                let entry = reading.table.open_channel(&reading.key, &ranks).map_err(malformed)?;
+                let entry = reading.owner.open_channel(&reading.key, &ranks).map_err(malformed)?;
                 match &entry {
                     Some(entry) if !entry.open(channel) => {
                         return Err(malformed("one channel twice"));
@@ -421,7 +422,7 @@ impl LinkReader {
 
     /// Ends the channels of a rank that has left its group.
     fn leave(&mut self, ranks: ChannelRanks, reason: Option<Error>, reading: &mut Reading<'_>) {
-        if let Some(channel) = reading.table.known_channel(&reading.key, &ranks) {
+        if let Some(channel) = reading.owner.known_channel(&reading.key, &ranks) {
             channel.end();
             let is_other = |entry: &Option<Arc<IncomingChannel>>| {
                 entry.as_ref().is_none_or(|entry| !Arc::ptr_eq(entry, &channel))

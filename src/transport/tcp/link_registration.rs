@@ -1,11 +1,12 @@
-//! The part of the link table that knows the groups: registered ranks, the channels to them, and what
-//! arrives for groups that have not registered yet.
+//! The part of the link table that knows the groups: registered ranks, the channels to them, and
+//! what arrives for groups that have not registered yet.
 
 use super::incoming_channel::IncomingChannel;
+use super::link_events::EarlyControl;
 use super::link_frame::ChannelRanks;
 use super::link_table::LinkTable;
 use super::link_user::{LinkKey, LinkUser, UserKey, no_user};
-use crate::base::ids::{Nonce, Rank};
+use crate::base::ids::Rank;
 use crate::base::sync::lock;
 use crate::transport::Channel;
 use std::collections::HashMap;
@@ -19,15 +20,6 @@ const MAX_UNKNOWN_CHANNELS: usize = 4096;
 
 /// The maximum number of control frames for groups that this process does not know yet.
 const MAX_EARLY_CONTROL: usize = 4096;
-
-/// A control frame for a group that this process does not know yet.
-#[derive(Debug)]
-pub(super) struct EarlyControl {
-    process: Nonce,
-    from: Rank,
-    link: u64,
-    bytes: Vec<u8>,
-}
 
 impl LinkTable {
     /// Registers a rank of a group, and gives it the channels on which bytes have arrived already.
@@ -76,10 +68,6 @@ impl LinkTable {
         }
     }
 
-    pub(super) fn user(&self, key: UserKey) -> Option<Arc<dyn LinkUser>> {
-        lock(&self.state).users.get(&key).and_then(Weak::upgrade)
-    }
-
     /// Returns the channel from a rank to a registered rank.
     pub(super) fn channel(
         &self,
@@ -98,7 +86,7 @@ impl LinkTable {
     ///
     /// # Errors
     /// A description of the malformed part.
-    pub(super) fn open_channel(
+    pub(super) fn find_or_open_channel(
         &self,
         key: &LinkKey,
         ranks: &ChannelRanks,
@@ -182,15 +170,5 @@ impl LinkTable {
             let early = EarlyControl { process: key.peer, from: ranks.from, link, bytes };
             state.early_control.entry(user_key).or_default().push(early);
         }
-    }
-
-    /// Returns the channel that carries the bytes of these ranks on a link, if it is open.
-    pub(super) fn known_channel(
-        &self,
-        key: &LinkKey,
-        ranks: &ChannelRanks,
-    ) -> Option<Arc<IncomingChannel>> {
-        let state = lock(&self.state);
-        state.channels.get(&(ranks.group, ranks.to))?.get(&(ranks.from, key.channel)).cloned()
     }
 }

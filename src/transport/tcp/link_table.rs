@@ -1,24 +1,25 @@
 //! The links of this process: one connection for each pair of processes, direction and kind of
 //! stream, which all groups share.
 //!
-//! | file | content |
+//! | files | content |
 //! |---|---|
-//! | [`link_frame`](super::link_frame) | the frames on a link |
-//! | [`outgoing_link`](super::outgoing_link) | the sending end |
-//! | [`incoming_link`](super::incoming_link), [`link_reader`](super::link_reader) | the receiving end |
-//! | [`incoming_channel`](super::incoming_channel) | the bytes from one rank of a group to another |
-//! | [`message_input`](super::message_input) | links for messages, which the service thread reads |
-//! | [`link_events`](super::link_events) | ends, departures and control frames, for the service thread |
+//! | `link_frame` | the frames on a link |
+//! | `outgoing_link`, `outgoing_channel` | the sending end |
+//! | `incoming_link`, `link_reader` | the receiving end |
+//! | `incoming_channel` | the bytes from one rank of a group to another |
+//! | `message_input` | links for messages, which the service thread reads |
+//! | `link_events` | ends, departures and control frames, for the service thread |
+//! | `link_registration` | the groups that use the links |
 //!
-//! The end of a connection shows how the *process* at its other end has ended: in order (FIN), or by
-//! a death (reset). A rank that leaves a group says so by a frame. A group that this process does
-//! not know yet may already send: its bytes wait in the inboxes until the group registers.
+//! The end of a connection shows how the *process* at its other end has ended: in order (FIN), or
+//! by a death (reset). A rank that leaves a group says so by a frame. A group that this process
+//! does not know yet may already send: its bytes wait in the inboxes until the group registers.
 
 use super::incoming_channel::{DueGrant, IncomingChannel};
 use super::incoming_link::IncomingLink;
-use super::link_events::{LinkEvent, LinkEvents};
+use super::link_events::{EarlyControl, LinkEvent, LinkEvents};
 use super::link_frame::{ChannelRanks, Frame};
-use super::link_registration::EarlyControl;
+use super::link_owner::LinkOwner;
 use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser, UserKey};
 use super::message_input::MessageInput;
 use super::outgoing_link::OutgoingLink;
@@ -165,7 +166,8 @@ impl LinkTable {
         drop(state);
         if let Err(cause) = self.watch(&link) {
             crate::log!(LogLevel::Error, "watching a connection: {cause}");
-            self.end_incoming(&link, Some(std::io::Error::other(cause)), Vec::new());
+            let cause = Some(std::io::Error::other(cause));
+            self.end_incoming(&link.key, link.number, cause, Vec::new());
         }
         for (user, rank) in users {
             user.on_input(rank, key.channel);
@@ -188,60 +190,6 @@ impl LinkTable {
             state.watch = Some(watch);
         }
         Ok(())
-    }
-
-    /// Removes an incoming link that has ended, after all its bytes were read. `users` have channels
-    /// on it.
-    pub(super) fn end_incoming(
-        &self,
-        link: &IncomingLink,
-        cause: Option<std::io::Error>,
-        users: Vec<ChannelUser>,
-    ) {
-        let mut state = lock(&self.state);
-        let is_it = |known: &Arc<IncomingLink>| std::ptr::eq(Arc::as_ptr(known), link);
-        let removed = match state.incoming.get(&link.key).is_some_and(is_it) {
-            true => state.incoming.remove(&link.key),
-            false => None,
-        };
-        state.tokens.retain(|_, key| *key != link.key);
-        drop(state);
-        if removed.is_none() {
-            return;
-        }
-        // Otherwise the end of this connection would look like the death of this process.
-        link.stream.close_gracefully();
-        if link.key.channel == Channel::PointToPoint {
-            self.message_input.remove(link);
-        } else {
-            // Fails only if the poller does not watch the stream.
-            drop(self.end_poller.remove(link.stream.as_fd()));
-        }
-        if let Some(cause) = &cause
-            && cause.kind() == std::io::ErrorKind::InvalidData
-        {
-            crate::log!(LogLevel::Error, "a connection between processes is unusable: {cause}");
-        }
-        let (key, number, end) = (link.key, Some(link.number), LinkEnd::of(cause));
-        self.events.push(LinkEvent::Ended { key, number, end, users });
-    }
-
-    /// Returns the registered ranks whose groups have a rank in a process, each with that rank.
-    pub(super) fn users_of(&self, process: Nonce) -> Vec<ChannelUser> {
-        lock(&self.state).users_of(process)
-    }
-
-    /// Removes an outgoing link that has ended. `users` have channels on it.
-    pub(super) fn end_outgoing(&self, link: &OutgoingLink, end: LinkEnd, users: Vec<ChannelUser>) {
-        let mut state = lock(&self.state);
-        let is_it = |known: &Arc<OutgoingLink>| std::ptr::eq(Arc::as_ptr(known), link);
-        let removed = match state.outgoing.get(&link.key).is_some_and(is_it) {
-            true => state.outgoing.remove(&link.key),
-            false => None,
-        };
-        drop(state);
-        drop(removed);
-        self.events.push(LinkEvent::Ended { key: link.key, number: None, end, users });
     }
 
     /// Handles the events of links, on the service thread.
@@ -279,8 +227,8 @@ impl LinkTable {
             Channel::Collective(_) => Vec::new(),
         };
         drop(state);
-        // The notice that a rank has left may have arrived on another link. It is handled before the
-        // end.
+        // The notice that a rank has left may have arrived on another link. It is handled before
+        // the end.
         others.iter().for_each(|link| link.drain());
         self.handle_departures();
         users.iter().for_each(|(user, peer)| user.on_link_end(*peer, end));
@@ -302,18 +250,6 @@ impl LinkTable {
         {
             user.on_left(ranks.from, reason);
         }
-    }
-
-    /// Sends a grant for a channel on the link back to its sender.
-    pub(super) fn send_grant(&self, key: &LinkKey, grant: DueGrant) {
-        let DueGrant { number, total } = grant;
-        self.send_frame(key, &Frame::Grant { channel: number, total }, &[]);
-    }
-
-    /// Tells a rank again that a rank has left its group.
-    pub(super) fn repeat_departure(&self, key: &LinkKey, ranks: &ChannelRanks) {
-        let ranks = ChannelRanks { group: ranks.group, from: ranks.to, to: ranks.from };
-        self.send_frame(key, &Frame::Leave { ranks, payload: 0 }, &[]);
     }
 
     /// Sends a frame on the link to a process. Connects the link, if a group still has a rank
@@ -393,6 +329,92 @@ impl LinkTable {
         }
         self.message_input.clear();
         drop(state);
+    }
+}
+
+impl LinkOwner for LinkTable {
+    fn open_channel(
+        &self,
+        key: &LinkKey,
+        ranks: &ChannelRanks,
+    ) -> Result<Option<Arc<IncomingChannel>>, &'static str> {
+        self.find_or_open_channel(key, ranks)
+    }
+
+    fn known_channel(&self, key: &LinkKey, ranks: &ChannelRanks) -> Option<Arc<IncomingChannel>> {
+        let state = lock(&self.state);
+        state.channels.get(&(ranks.group, ranks.to))?.get(&(ranks.from, key.channel)).cloned()
+    }
+
+    fn user(&self, key: UserKey) -> Option<Arc<dyn LinkUser>> {
+        lock(&self.state).users.get(&key).and_then(Weak::upgrade)
+    }
+
+    fn accept_grant(&self, key: &LinkKey, number: u32, total: u64) {
+        if let Some(link) = self.outgoing(key) {
+            link.grant(number, total);
+        }
+    }
+
+    fn push_event(&self, event: LinkEvent) {
+        self.events.push(event);
+    }
+
+    fn end_incoming(
+        &self,
+        key: &LinkKey,
+        number: u64,
+        cause: Option<std::io::Error>,
+        users: Vec<ChannelUser>,
+    ) {
+        let mut state = lock(&self.state);
+        let removed = match state.incoming.get(key).is_some_and(|link| link.number == number) {
+            true => state.incoming.remove(key),
+            false => None,
+        };
+        state.tokens.remove(&number);
+        drop(state);
+        let Some(link) = removed else { return };
+        // Otherwise the end of this connection would look like the death of this process.
+        link.stream.close_gracefully();
+        if link.key.channel == Channel::PointToPoint {
+            self.message_input.remove(&link);
+        } else {
+            // Fails only if the poller does not watch the stream.
+            drop(self.end_poller.remove(link.stream.as_fd()));
+        }
+        if let Some(cause) = &cause
+            && cause.kind() == std::io::ErrorKind::InvalidData
+        {
+            crate::log!(LogLevel::Error, "a connection between processes is unusable: {cause}");
+        }
+        let (key, number, end) = (*key, Some(number), LinkEnd::of(cause));
+        self.events.push(LinkEvent::Ended { key, number, end, users });
+    }
+
+    fn end_outgoing(&self, key: &LinkKey, end: LinkEnd, users: Vec<ChannelUser>) {
+        let mut state = lock(&self.state);
+        let removed = match state.outgoing.get(key).is_some_and(|link| link.has_ended()) {
+            true => state.outgoing.remove(key),
+            false => None,
+        };
+        drop(state);
+        drop(removed);
+        self.events.push(LinkEvent::Ended { key: *key, number: None, end, users });
+    }
+
+    fn send_grant(&self, key: &LinkKey, grant: DueGrant) {
+        let DueGrant { number, total } = grant;
+        self.send_frame(key, &Frame::Grant { channel: number, total }, &[]);
+    }
+
+    fn repeat_departure(&self, key: &LinkKey, ranks: &ChannelRanks) {
+        let ranks = ChannelRanks { group: ranks.group, from: ranks.to, to: ranks.from };
+        self.send_frame(key, &Frame::Leave { ranks, payload: 0 }, &[]);
+    }
+
+    fn users_of(&self, process: Nonce) -> Vec<ChannelUser> {
+        lock(&self.state).users_of(process)
     }
 }
 

@@ -18,7 +18,8 @@ pub(super) struct LinkKey {
 /// A rank of a group in this process.
 pub(super) type UserKey = (GroupId, Rank);
 
-/// A rank of this process that has a channel on a link, and the rank at the other end of the channel.
+/// A rank of this process that has a channel on a link, and the rank at the other end of the
+/// channel.
 pub(super) type ChannelUser = (Arc<dyn LinkUser>, Rank);
 
 /// How a link has ended.

@@ -6,7 +6,7 @@
 //! their control channel. A rank that is not a leader sends no query. It lets its own leader
 //! report the error first.
 
-use super::control::ControlChannel;
+use super::control::LeaderChannel;
 use super::control_frame::ControlFrame;
 use super::mesh::{LabelQuery, TcpMeshShared};
 use crate::base::deadline::Deadline;
@@ -99,7 +99,7 @@ impl TcpMeshShared {
     }
 
     /// Answers another leader's query for the labels of an operation of a rank of this node.
-    pub(super) fn answer_label_query(&self, rank: Rank, sequence: u64, channel: &ControlChannel) {
+    pub(super) fn answer_label_query(&self, rank: Rank, sequence: u64, channel: &LeaderChannel) {
         if let Some(local) = self.domain_rank(rank) {
             let labels = self.domain.region().labels(local).labels_of(sequence);
             channel.try_send(&ControlFrame::Labels(rank, sequence, labels));
@@ -119,7 +119,7 @@ impl TcpMeshShared {
     }
 
     /// Answers another leader's query for the activity of a rank of this node.
-    pub(super) fn answer_activity_query(&self, rank: Rank, channel: &ControlChannel) {
+    pub(super) fn answer_activity_query(&self, rank: Rank, channel: &LeaderChannel) {
         if let Some(local) = self.domain_rank(rank) {
             channel.try_send(&ControlFrame::Activity(rank, self.domain.last_activity(local)));
         }

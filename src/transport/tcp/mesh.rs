@@ -17,7 +17,7 @@
 //! [`peer_state`](super::peer_state) decides what follows from a departure or a death.
 
 use super::connect_target::PeerConnectTarget;
-use super::control::ControlChannel;
+use super::control::LeaderChannel;
 use super::control_frame::ControlFrame;
 use super::hello::{ConnectionPurpose, Hello};
 use super::incoming_channel::IncomingChannel;
@@ -25,28 +25,26 @@ use super::incoming_link::IncomingLink;
 use super::link_frame::ChannelRanks;
 use super::link_proof::LinkTerms;
 use super::link_table::LinkTable;
-use super::link_user::{LinkEnd, LinkKey, LinkUser};
+use super::link_user::{LinkKey, LinkUser};
 use super::members::TcpMember;
 use super::mesh_waker::MeshWaker;
 use super::message_streams::MessageStreams;
 use super::outgoing_channel::OutgoingChannel;
 use super::outgoing_link::OutgoingLink;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
-use super::peer_state::PRESENT;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
-use crate::security::{LinkSecurity, SecuritySetting};
+use crate::security::LinkSecurity;
 use crate::transport::{Channel, DoorbellListener, PeerName, SharedDomain};
 use crate::wait::WaitPolicy;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::service::Alarm;
 use crate::wait::service_task::ServiceTask;
 use std::collections::BTreeMap;
-use std::io::ErrorKind as Io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
@@ -111,7 +109,7 @@ pub(super) struct TcpMeshShared {
     /// The current query for the labels of an operation, and the answer.
     pub(super) label_query: Mutex<Option<LabelQuery>>,
     /// The channels to the other leaders, indexed by node; empty on a rank that is not a leader.
-    pub(super) control_channels: OnceLock<Vec<Option<ControlChannel>>>,
+    pub(super) control_channels: OnceLock<Vec<Option<LeaderChannel>>>,
     /// The first error of a connection attempt to another leader.
     pub(super) connect_error: Mutex<Option<Error>>,
     /// The doorbell of a caller that waits for a control connection or for an answer. It is
@@ -310,58 +308,9 @@ impl TcpMeshShared {
     }
 
     /// Returns true if this rank and the peer are leaders that exchange control frames.
-    fn is_control_peer(&self, peer: Rank) -> bool {
+    pub(super) fn is_control_peer(&self, peer: Rank) -> bool {
         let channel = self.control_channel(self.members[peer].node);
         channel.is_some_and(|channel| channel.leader == peer && channel.is_active())
-    }
-
-    /// Returns the error for an encrypted link that a third party changes.
-    fn tampered_error(&self, peer: Rank, cause: &std::io::Error) -> Error {
-        let message = format!("the connection to {}: {cause}", self.name(peer));
-        Error::new(ErrorKind::Auth, message).with_culprit(peer)
-    }
-
-    /// Handles the end of a link to or from a peer. Classifies it as a departure or a death of the
-    /// peer, unless the peer has left the group before.
-    pub(super) fn handle_link_end(&self, peer: Rank, end: &LinkEnd) {
-        if self.peer_state(peer) != PRESENT {
-            return;
-        }
-        match end {
-            // The system reports this error if the end of file from the peer arrived before the
-            // connection was closed.
-            LinkEnd::Broken(cause) if cause.kind() == Io::BrokenPipe => self.mark_left(peer),
-            LinkEnd::Closed => self.mark_left(peer),
-            LinkEnd::Broken(cause)
-                if cause.kind() == Io::InvalidData
-                    && self.security.setting() == SecuritySetting::Encrypt =>
-            {
-                self.fail_all_nodes(&self.tampered_error(peer, cause));
-                self.mark_died(peer, &cause.to_string());
-            }
-            LinkEnd::Broken(cause) => match cause.kind() {
-                Io::ConnectionReset
-                | Io::ConnectionAborted
-                | Io::TimedOut
-                | Io::HostUnreachable
-                | Io::NetworkUnreachable
-                | Io::InvalidData => {
-                    self.mark_died(peer, &cause.to_string());
-                    if self.is_control_peer(peer) {
-                        // The leader of the node cannot report its own death.
-                        self.fail_all_nodes(&self.died_error(peer, &cause.to_string()));
-                    }
-                }
-                _ => {
-                    let what = format_args!("transfer on the connection to {}", self.name(peer));
-                    let cause = match cause.raw_os_error() {
-                        Some(number) => std::io::Error::from_raw_os_error(number),
-                        None => std::io::Error::from(cause.kind()),
-                    };
-                    self.fail_all_nodes(&Error::system(what, cause));
-                }
-            },
-        }
     }
 }
 

@@ -82,8 +82,8 @@ impl MessageStreams {
         }
     }
 
-    /// Appends the peers whose streams are ready. While a caller polls, it also tries again to send to
-    /// peers whose streams had no room.
+    /// Appends the peers whose streams are ready. While a caller polls, it also tries again to send
+    /// to peers whose streams had no room.
     pub(super) fn ready(&self, peers: &mut Vec<Rank>) {
         self.table.message_input.poll();
         let mut state = lock(&self.state);

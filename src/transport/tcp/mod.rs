@@ -55,6 +55,7 @@ mod interface;
 mod join;
 mod link_events;
 mod link_frame;
+mod link_owner;
 mod link_proof;
 mod link_reader;
 mod link_registration;

@@ -135,7 +135,7 @@ impl OutgoingState {
         }
         let copied = channel.copied.swap(0, Ordering::Relaxed);
         if copied > 0 {
-            let mut rest = PartCursor { parts, part: 0, offset: 0 };
+            let mut rest = MessageCursor { parts, part: 0, offset: 0 };
             rest.take(copied, &mut Vec::new());
             let mut left = Vec::with_capacity(parts.len());
             rest.take(usize::MAX, &mut left);
@@ -229,7 +229,7 @@ impl OutgoingState {
         });
         let zeros = [0; ALIGNMENT];
         let mut vector: Vec<Src<'_>> = Vec::with_capacity(2 * count + parts.len() + 1);
-        let mut rest = PartCursor { parts, part: 0, offset: 0 };
+        let mut rest = MessageCursor { parts, part: 0, offset: 0 };
         for index in 0..count {
             vector.push(Src::from(&heads[index][..]));
             rest.take(payload_of(index), &mut vector);
@@ -273,13 +273,13 @@ impl OutgoingState {
 }
 
 /// A position in a list of parts.
-struct PartCursor<'a, 'b> {
+struct MessageCursor<'a, 'b> {
     parts: &'b [Src<'a>],
     part: usize,
     offset: usize,
 }
 
-impl<'a> PartCursor<'a, '_> {
+impl<'a> MessageCursor<'a, '_> {
     /// Appends the next `count` bytes to `vector`.
     fn take(&mut self, mut count: usize, vector: &mut Vec<Src<'a>>) {
         while count > 0

@@ -8,7 +8,7 @@
 use super::hello::Hello;
 use super::link_events::LinkEvent;
 use super::link_frame::{ChannelRanks, Frame, padding};
-use super::link_table::LinkTable;
+use super::link_owner::LinkOwner;
 use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser};
 use super::outgoing_channel::{Connection, OutgoingChannel, OutgoingState, SendOutcome};
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
@@ -37,18 +37,18 @@ pub(super) struct OutgoingLink {
     channels: Mutex<BTreeMap<u32, Weak<OutgoingChannel>>>,
     /// The number of meshes that use the link.
     pub(super) users: AtomicUsize,
-    table: Weak<LinkTable>,
+    owner: Weak<dyn LinkOwner>,
     weak: Weak<Self>,
 }
 
 impl OutgoingLink {
-    pub(super) fn new(key: LinkKey, table: Weak<LinkTable>) -> Arc<Self> {
+    pub(super) fn new(key: LinkKey, owner: Weak<dyn LinkOwner>) -> Arc<Self> {
         Arc::new_cyclic(|weak| Self {
             key,
             state: Mutex::default(),
             channels: Mutex::default(),
             users: AtomicUsize::new(0),
-            table,
+            owner,
             weak: weak.clone(),
         })
     }
@@ -207,8 +207,8 @@ impl OutgoingLink {
         self.flush(state);
     }
 
-    /// Sends what waits, as far as there is room. The service thread sends the rest. Returns true if
-    /// nothing waits any more.
+    /// Sends what waits, as far as there is room. The service thread sends the rest. Returns true
+    /// if nothing waits any more.
     fn flush<'a>(&'a self, mut state: MutexGuard<'a, OutgoingState>) -> bool {
         let Connection::Open(stream) = &state.connection else { return false };
         let stream = Arc::clone(stream);
@@ -284,13 +284,13 @@ impl OutgoingLink {
     }
 
     fn report_end(&self, end: LinkEnd) {
-        if let Some(table) = self.table.upgrade() {
+        if let Some(owner) = self.owner.upgrade() {
             let users: Vec<ChannelUser> = self
                 .live_channels()
                 .iter()
                 .filter_map(|channel| Some((channel.user.upgrade()?, channel.ranks.to)))
                 .collect();
-            table.end_outgoing(self, end, users);
+            owner.end_outgoing(&self.key, end, users);
         }
     }
 
@@ -353,11 +353,11 @@ impl PeerConnectHandler for OutgoingLink {
         let mut state = lock(&self.state);
         state.connection = if state.is_closing { Connection::Ended } else { Connection::Unused };
         drop(state);
-        if let Some(table) = self.table.upgrade()
-            && let Some(user) = table.user((hello.group, hello.from))
+        if let Some(owner) = self.owner.upgrade()
+            && let Some(user) = owner.user((hello.group, hello.from))
         {
             let (to, channel) = (hello.to, self.key.channel);
-            table.events.push(LinkEvent::Unreachable { user, to, channel, error });
+            owner.push_event(LinkEvent::Unreachable { user, to, channel, error });
         }
         // The other groups try again, by their own members.
         self.report_change();

@@ -15,11 +15,14 @@
 //!   within [`LEAVE_TIMEOUT`]. Then the peer has not left: a device between the hosts has ended the
 //!   one connection. This counts as a death.
 
+use super::link_user::LinkEnd;
 use super::mesh::{DelayedPeerEvent, TcpMeshShared};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
 use crate::base::sync::lock;
+use crate::security::SecuritySetting;
 use crate::transport::Channel;
+use std::io::ErrorKind as Io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -87,14 +90,63 @@ impl TcpMeshShared {
         error.with_fault(RankFault::Unreachable)
     }
 
+    /// Returns the error for an encrypted link that a third party changes.
+    fn tampered_error(&self, peer: Rank, cause: &std::io::Error) -> Error {
+        let message = format!("the connection to {}: {cause}", self.name(peer));
+        Error::new(ErrorKind::Auth, message).with_culprit(peer)
+    }
+
+    /// Handles the end of a link to or from a peer. Classifies it as a departure or a death of the
+    /// peer, unless the peer has left the group before.
+    pub(super) fn handle_link_end(&self, peer: Rank, end: &LinkEnd) {
+        if self.peer_state(peer) != PRESENT {
+            return;
+        }
+        match end {
+            // The system reports this error if the end of file from the peer arrived before the
+            // connection was closed.
+            LinkEnd::Broken(cause) if cause.kind() == Io::BrokenPipe => self.mark_left(peer),
+            LinkEnd::Closed => self.mark_left(peer),
+            LinkEnd::Broken(cause)
+                if cause.kind() == Io::InvalidData
+                    && self.security.setting() == SecuritySetting::Encrypt =>
+            {
+                self.fail_all_nodes(&self.tampered_error(peer, cause));
+                self.mark_died(peer, &cause.to_string());
+            }
+            LinkEnd::Broken(cause) => match cause.kind() {
+                Io::ConnectionReset
+                | Io::ConnectionAborted
+                | Io::TimedOut
+                | Io::HostUnreachable
+                | Io::NetworkUnreachable
+                | Io::InvalidData => {
+                    self.mark_died(peer, &cause.to_string());
+                    if self.is_control_peer(peer) {
+                        // The leader of the node cannot report its own death.
+                        self.fail_all_nodes(&self.died_error(peer, &cause.to_string()));
+                    }
+                }
+                _ => {
+                    let what = format_args!("transfer on the connection to {}", self.name(peer));
+                    let cause = match cause.raw_os_error() {
+                        Some(number) => std::io::Error::from_raw_os_error(number),
+                        None => std::io::Error::from(cause.kind()),
+                    };
+                    self.fail_all_nodes(&Error::system(what, cause));
+                }
+            },
+        }
+    }
+
     /// Records that the peer has said that it leaves the group.
     pub(super) fn mark_announced_left(&self, peer: Rank) {
         lock(&self.announced_departures)[peer] = true;
         self.mark_left(peer);
     }
 
-    /// Records that a link of the peer's process ended with a FIN (an orderly end), or that the peer
-    /// has left the group.
+    /// Records that a link of the peer's process ended with a FIN (an orderly end), or that the
+    /// peer has left the group.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.peer_states[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
             let reason = "one of its connections ended, but its other connections did not";

@@ -7,6 +7,7 @@
 use super::super::incoming_channel::IncomingChannel;
 use super::super::incoming_link::IncomingLink;
 use super::super::link_frame::{ChannelRanks, Frame, padding};
+use super::super::link_owner::LinkOwner;
 use super::super::link_table::LinkTable;
 use super::super::link_user::LinkKey;
 use crate::base::buffer::Dst;
@@ -38,11 +39,12 @@ struct Expected {
 /// If bytes arrive that were not sent, or in another order, or if a valid byte is lost.
 pub fn link(input: &[u8]) {
     let table = LinkTable::new().expect("a table");
+    let owner: Arc<dyn LinkOwner> = table.clone();
     let (peer, own) = unix::pair().expect("a socket pair");
     let peer = SocketStream::from_unix(peer).expect("a stream");
     let own = SocketStream::from_unix(own).expect("a stream");
     let key = LinkKey { own: OWN, peer: PEER, channel: KIND };
-    let link = IncomingLink::new(key, 0, Arc::new(own), Arc::downgrade(&table));
+    let link = IncomingLink::new(key, 0, Arc::new(own), Arc::downgrade(&owner));
     let ranks = ChannelRanks { group: GROUP, from: 1, to: 0 };
     let channel =
         table.open_channel(&key, &ranks).expect("a channel").expect("a group that nobody has left");

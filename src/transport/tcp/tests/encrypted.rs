@@ -55,8 +55,8 @@ enum RelayAction {
 /// The bytes of a hello with its confirmation. Records follow them.
 const HANDSHAKE_BYTES: usize = super::super::hello::HELLO_BYTES + 17;
 
-/// The bytes of the frames that carry [`SECRET_TEXT`]: the head that opens the channel, and the head
-/// and the payload of the data, which are in one record.
+/// The bytes of the frames that carry [`SECRET_TEXT`]: the head that opens the channel, and the
+/// head and the payload of the data, which are in one record.
 const FRAME_BYTES: usize = 3 * HEAD_BYTES;
 
 /// Forwards one connection. Adds all bytes of both directions to `seen`.
