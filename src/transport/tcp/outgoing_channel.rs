@@ -230,8 +230,8 @@ impl OutgoingState {
         let zeros = [0; ALIGNMENT];
         let mut vector: Vec<Src<'_>> = Vec::with_capacity(2 * count + parts.len() + 1);
         let mut rest = MessageCursor { parts, part: 0, offset: 0 };
-        for index in 0..count {
-            vector.push(Src::from(&heads[index][..]));
+        for (index, head) in heads.iter().enumerate().take(count) {
+            vector.push(Src::from(&head[..]));
             rest.take(payload_of(index), &mut vector);
         }
         let pad = padding(payload_of(count - 1));

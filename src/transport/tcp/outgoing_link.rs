@@ -85,8 +85,7 @@ impl OutgoingLink {
             Connection::Ended => return SendOutcome::Ended,
             Connection::Unused | Connection::Connecting(_) => return SendOutcome::Unconnected,
         };
-        let outcome = state.send(&stream, channel, parts);
-        let outcome = match outcome {
+        match state.send(&stream, channel, parts) {
             Ok(outcome) => outcome,
             Err(cause) if is_transient(&cause) => SendOutcome::Sent(0),
             Err(cause) => {
@@ -94,10 +93,9 @@ impl OutgoingLink {
                 drop(state);
                 drop(ended);
                 self.report_end(LinkEnd::of(Some(cause)));
-                return SendOutcome::Ended;
+                SendOutcome::Ended
             }
-        };
-        outcome
+        }
     }
 
     /// Makes the service thread tell the group of a channel when there is room again.
