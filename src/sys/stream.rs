@@ -95,6 +95,11 @@ impl SocketStream {
         self.encryption.get().is_some_and(|encryption| encryption.has_input())
     }
 
+    /// Returns true if the stream is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.encryption.get().is_some()
+    }
+
     /// Sends the parts in order, as far as the socket buffer has room, and returns the number of
     /// sent bytes. After a partial send, the next send must begin with the next byte.
     ///

@@ -201,13 +201,13 @@ impl Endpoint for TcpMesh {
         }
         let incoming = shared.incoming_channel(from, channel);
         let link = shared.incoming_link(from, channel);
-        let got = match &link {
-            Some(link) => link.receive(incoming, into),
-            None => 0,
-        };
-        if got > 0 {
-            return Ok(got);
+        if let Some(link) = &link {
+            let got = link.receive(incoming, into);
+            if got > 0 {
+                return Ok(got);
+            }
         }
+        // A link that has ended may have left bytes.
         let (taken, grant) = incoming.take(into);
         if taken > 0 {
             let key = shared.link_key(from, channel);

@@ -12,7 +12,8 @@ use crate::base::ids::Rank;
 use crate::base::sync::lock;
 use crate::transport::Channel;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The maximum number of bytes of a channel that the receiver has not taken yet.
 pub(super) const WINDOW: u64 = 4 << 20;
@@ -26,26 +27,29 @@ pub(super) struct IncomingChannel {
     pub(super) from: Rank,
     /// The kind of the stream.
     pub(super) channel: Channel,
-    state: Mutex<IncomingChannelState>,
+    inbox: Mutex<Inbox>,
+    /// The number of entries of the inbox.
+    inbox_entries: AtomicUsize,
+    /// The group's mesh, once it has registered.
+    user: Mutex<Weak<dyn LinkUser>>,
+    /// The number that the sender has given to the channel.
+    number: OnceLock<u32>,
+    /// The number of bytes that have arrived. Only the thread that reads the link changes it.
+    received: AtomicU64,
+    /// The number of bytes that were taken.
+    taken: AtomicU64,
+    /// The number of bytes that the sender may send.
+    granted: AtomicU64,
+    /// Whether no further byte arrives, because the sender has left the group.
+    is_ended: AtomicBool,
 }
 
-#[derive(Debug)]
-struct IncomingChannelState {
-    /// The group's mesh, once it has registered.
-    user: Weak<dyn LinkUser>,
-    inbox: VecDeque<Vec<u8>>,
-    /// The number of bytes of the first entry of `inbox` that were taken.
+/// The bytes that no caller has taken yet.
+#[derive(Debug, Default)]
+struct Inbox {
+    entries: VecDeque<Vec<u8>>,
+    /// The number of bytes of the first entry that were taken.
     front_taken: usize,
-    /// The number of bytes that have arrived.
-    received: u64,
-    /// The number of bytes that were taken.
-    taken: u64,
-    /// The number of bytes that the sender may send.
-    granted: u64,
-    /// The number that the sender has given to the channel.
-    number: Option<u32>,
-    /// Whether no further byte arrives, because the sender has left the group.
-    is_ended: bool,
     /// Whether bytes are dropped, because the receiver has left the group.
     is_abandoned: bool,
 }
@@ -59,114 +63,121 @@ pub(super) struct DueGrant {
 
 impl IncomingChannel {
     pub(super) fn new(from: Rank, channel: Channel, user: Weak<dyn LinkUser>) -> Arc<Self> {
-        let state = IncomingChannelState {
-            user,
-            inbox: VecDeque::new(),
-            front_taken: 0,
-            received: 0,
-            taken: 0,
-            granted: WINDOW,
-            number: None,
-            is_ended: false,
-            is_abandoned: false,
-        };
-        Arc::new(Self { from, channel, state: Mutex::new(state) })
+        Arc::new(Self {
+            from,
+            channel,
+            inbox: Mutex::default(),
+            inbox_entries: AtomicUsize::new(0),
+            user: Mutex::new(user),
+            number: OnceLock::new(),
+            received: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            granted: AtomicU64::new(WINDOW),
+            is_ended: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn set_user(&self, user: Weak<dyn LinkUser>) {
-        lock(&self.state).user = user;
+        *lock(&self.user) = user;
     }
 
     pub(super) fn user(&self) -> Option<Arc<dyn LinkUser>> {
-        lock(&self.state).user.upgrade()
+        lock(&self.user).upgrade()
     }
 
     /// Begins to receive from a sender, which has given this number to the channel. Returns false
     /// if the channel already has a number.
     pub(super) fn open(&self, number: u32) -> bool {
-        lock(&self.state).number.replace(number).is_none()
+        self.number.set(number).is_ok()
     }
 
     /// Returns true if the sender has opened the channel.
     pub(super) fn is_open(&self) -> bool {
-        lock(&self.state).number.is_some()
+        self.number.get().is_some()
     }
 
     /// Records that no further byte arrives.
     pub(super) fn end(&self) {
-        lock(&self.state).is_ended = true;
+        self.is_ended.store(true, Ordering::Release);
     }
 
     /// Returns true if all bytes of the channel were taken, and no further byte arrives.
     pub(super) fn is_drained(&self) -> bool {
-        let state = lock(&self.state);
-        state.is_ended && state.inbox.is_empty()
+        // The last bytes were put into the inbox before the end.
+        self.is_ended.load(Ordering::Acquire) && !self.has_bytes()
     }
 
     /// Returns true if bytes wait in the inbox.
     pub(super) fn has_bytes(&self) -> bool {
-        !lock(&self.state).inbox.is_empty()
+        self.inbox_entries.load(Ordering::Acquire) > 0
     }
 
-    /// Counts a frame that arrives. Returns false if the sender was not allowed to send it.
+    /// Counts a frame that arrives. Returns false if the sender was not allowed to send it. Called
+    /// by the thread that reads the link.
     pub(super) fn admit(&self, payload: usize) -> bool {
-        let mut state = lock(&self.state);
-        state.received += payload as u64;
-        state.received <= state.granted
+        let received = self.received.load(Ordering::Relaxed) + payload as u64;
+        self.received.store(received, Ordering::Relaxed);
+        // The sender has read a grant only after it was stored here.
+        received <= self.granted.load(Ordering::Acquire)
     }
 
     /// Puts bytes into the inbox.
     pub(super) fn put(&self, bytes: Vec<u8>) {
-        let mut state = lock(&self.state);
-        if !bytes.is_empty() && !state.is_abandoned {
-            state.inbox.push_back(bytes);
+        let mut inbox = lock(&self.inbox);
+        if !bytes.is_empty() && !inbox.is_abandoned {
+            inbox.entries.push_back(bytes);
+            self.inbox_entries.store(inbox.entries.len(), Ordering::Release);
         }
     }
 
     /// Drops the bytes in the inbox, and all that still arrive.
     pub(super) fn abandon(&self) {
-        let mut state = lock(&self.state);
-        state.is_abandoned = true;
-        state.inbox = VecDeque::new();
-        state.front_taken = 0;
+        let mut inbox = lock(&self.inbox);
+        *inbox = Inbox { is_abandoned: true, ..Inbox::default() };
+        self.inbox_entries.store(0, Ordering::Release);
     }
 
     /// Takes bytes from the inbox. Returns their number, and the grant that must be sent.
     pub(super) fn take(&self, into: Dst<'_>) -> (usize, Option<DueGrant>) {
-        let mut state = lock(&self.state);
+        if !self.has_bytes() {
+            return (0, None);
+        }
+        let mut inbox = lock(&self.inbox);
         let mut taken = 0;
         while taken < into.len()
-            && let Some(front) = state.inbox.front()
+            && let Some(front) = inbox.entries.front()
         {
-            let rest = &front[state.front_taken..];
+            let rest = &front[inbox.front_taken..];
             let count = rest.len().min(into.len() - taken);
             into.slice(taken, count).copy_from(Src::from(&rest[..count]));
             taken += count;
             if count == rest.len() {
-                state.inbox.pop_front();
-                state.front_taken = 0;
+                inbox.entries.pop_front();
+                inbox.front_taken = 0;
             } else {
-                state.front_taken += count;
+                inbox.front_taken += count;
             }
         }
-        (taken, state.account(taken))
+        self.inbox_entries.store(inbox.entries.len(), Ordering::Release);
+        drop(inbox);
+        (taken, self.count_taken(taken))
     }
 
-    /// Records bytes that went directly into the caller's memory. Returns the grant that must be
-    /// sent.
-    pub(super) fn count_direct(&self, bytes: usize) -> Option<DueGrant> {
-        lock(&self.state).account(bytes)
-    }
-}
-
-impl IncomingChannelState {
-    fn account(&mut self, taken: usize) -> Option<DueGrant> {
-        self.taken += taken as u64;
-        let number = self.number?;
-        if self.granted - self.taken >= GRANT_BELOW {
+    /// Records bytes that the caller has taken, from the inbox or directly. Returns the grant that
+    /// must be sent.
+    pub(super) fn count_taken(&self, bytes: usize) -> Option<DueGrant> {
+        let taken = self.taken.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        let granted = self.granted.load(Ordering::Relaxed);
+        // Another thread may have taken more bytes, and granted more.
+        if granted.saturating_sub(taken) >= GRANT_BELOW {
             return None;
         }
-        self.granted = self.taken + WINDOW;
-        Some(DueGrant { number, total: self.granted })
+        let number = *self.number.get()?;
+        let total = taken + WINDOW;
+        // If another thread changes it first, it sends the grant.
+        self.granted
+            .compare_exchange(granted, total, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+            .then_some(DueGrant { number, total })
     }
 }

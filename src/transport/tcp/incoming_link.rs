@@ -11,7 +11,7 @@ use crate::base::buffer::Dst;
 use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 
 /// The receiving end of a link.
 #[derive(Debug)]
@@ -28,16 +28,6 @@ pub(super) struct IncomingLink {
     owner: Weak<dyn LinkOwner>,
 }
 
-/// What a call of the reader does.
-enum ReadTask<'a> {
-    /// Reads until the target has bytes, or nothing more can be read.
-    Read(ReadTarget<'a>),
-    /// Reads until nothing more can be read.
-    Drain,
-    /// Reads until payload of a channel follows.
-    Announce,
-}
-
 impl IncomingLink {
     pub(super) fn new(
         key: LinkKey,
@@ -45,7 +35,7 @@ impl IncomingLink {
         stream: Arc<SocketStream>,
         owner: Weak<dyn LinkOwner>,
     ) -> Arc<Self> {
-        let reader = Mutex::new(LinkReader::new());
+        let reader = Mutex::new(LinkReader::new(key.channel));
         Arc::new(Self {
             key,
             number,
@@ -58,60 +48,66 @@ impl IncomingLink {
     }
 
     /// Receives bytes of a channel. Returns their number. Returns 0 if nothing has arrived, or if
-    /// another thread reads the link.
+    /// another thread reads the link and the inbox is empty.
     pub(super) fn receive(&self, channel: &Arc<IncomingChannel>, into: Dst<'_>) -> usize {
-        self.run(ReadTask::Read(ReadTarget { channel, into, filled: 0 }))
+        // Bytes in the inbox come first. Only the thread that reads the link adds to it.
+        let reader = self.try_lock_reader();
+        let (taken, grant) = channel.take(into);
+        if taken > 0 {
+            drop(reader);
+            if let Some(grant) = grant
+                && let Some(owner) = self.owner.upgrade()
+            {
+                owner.send_grant(&self.key, grant);
+            }
+            return taken;
+        }
+        let Some(reader) = reader else { return 0 };
+        let target = ReadTarget { channel, into, filled: 0 };
+        self.run(reader, Some(target), LinkReader::read)
     }
 
     /// Reads what has arrived, and puts it into the inboxes of the channels. If another thread
     /// reads the link, waits until it has finished.
     pub(super) fn drain(&self) {
-        self.run(ReadTask::Drain);
+        self.run(lock(&self.reader), None, LinkReader::drain);
     }
 
     /// Tells the group to which the next payload belongs that it can receive.
     pub(super) fn announce(&self) {
-        self.run(ReadTask::Announce);
+        if let Some(reader) = self.try_lock_reader() {
+            self.run(reader, None, LinkReader::announce);
+        }
     }
 
-    fn run(&self, task: ReadTask<'_>) -> usize {
-        let mut reader = match self.reader.try_lock() {
-            Ok(reader) => reader,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) if matches!(task, ReadTask::Drain) => lock(&self.reader),
-            Err(TryLockError::WouldBlock) => return 0,
-        };
-        let Some(owner) = self.owner.upgrade() else { return 0 };
+    fn try_lock_reader(&self) -> Option<MutexGuard<'_, LinkReader>> {
+        match self.reader.try_lock() {
+            Ok(reader) => Some(reader),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Reads, and reports what must be reported after the lock was released. Returns the number of
+    /// bytes that the target got.
+    fn run<'a>(
+        &'a self,
+        mut reader: MutexGuard<'_, LinkReader>,
+        target: Option<ReadTarget<'a>>,
+        read: impl FnOnce(&mut LinkReader, &mut Reading<'a>) -> ReadStop,
+    ) -> usize {
         if self.is_over.load(Ordering::Acquire) {
             return 0;
         }
-        let mut reading = Reading {
-            key: self.key,
-            stream: &self.stream,
-            owner: owner.as_ref(),
-            target: None,
-            notices: Vec::new(),
-            reads: 0,
-        };
-        let (stop, filled) = match task {
-            ReadTask::Announce => (reader.announce(&mut reading), 0),
-            ReadTask::Drain => (reader.drain(&mut reading), 0),
-            ReadTask::Read(target) => {
-                // Bytes in the inbox come first. Only the thread that reads the link adds to it.
-                let (taken, grant) = target.channel.take(target.into);
-                if taken > 0 {
-                    drop(reader);
-                    grant.into_iter().for_each(|grant| owner.send_grant(&self.key, grant));
-                    return taken;
-                }
-                reading.target = Some(target);
-                let stop = reader.read(&mut reading);
-                (stop, reading.target.as_ref().map_or(0, |target| target.filled))
-            }
-        };
-        let notices = std::mem::take(&mut reading.notices);
+        let (key, stream, owner) = (&self.key, self.stream.as_ref(), &self.owner);
+        let mut reading = Reading { key, stream, owner, target, notices: Vec::new(), reads: 0 };
+        let stop = read(&mut reader, &mut reading);
         if reading.reads > 0 {
             self.read_count.fetch_add(reading.reads, Ordering::Release);
+        }
+        let filled = reading.target.as_ref().map_or(0, |target| target.filled);
+        if reading.notices.is_empty() && matches!(stop, ReadStop::Paused) {
+            return filled;
         }
         let users = match &stop {
             ReadStop::Ended(_) => {
@@ -122,7 +118,9 @@ impl IncomingLink {
             ReadStop::Paused => None,
         };
         drop(reader);
-        notices.into_iter().for_each(|notice| self.report(owner.as_ref(), notice));
+        // Without an owner, no group is left to which anything could be reported.
+        let Some(owner) = self.owner.upgrade() else { return filled };
+        reading.notices.into_iter().for_each(|notice| self.report(owner.as_ref(), notice));
         if let ReadStop::Ended(cause) = stop {
             // Before a channel was opened, all groups with a rank there may wait for its bytes.
             let users = users.unwrap_or_else(|| owner.users_of(self.key.peer));

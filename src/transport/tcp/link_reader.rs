@@ -2,15 +2,16 @@
 //! channels.
 //!
 //! The reader belongs to the thread that holds its lock. A caller that waits for a channel passes
-//! its own memory as the *target*: payload of that channel goes there directly, usually by one
-//! system call together with the head of its frame. Payload of other channels goes into their
-//! inboxes. When a thread gives the reader back, the buffer contains no complete head, and no
-//! payload (except after [`LinkReader::announce`]). So a thread that waits until the stream is
-//! readable misses nothing.
+//! its own memory as the *target*: payload of that channel goes there. Heads and short payloads are
+//! read into a buffer first, by one system call, and long payloads go directly into the target.
+//! Payload of other channels goes into their inboxes. When a thread gives the reader back, the
+//! buffer contains no complete head, and no payload (except after [`LinkReader::announce`]). So a
+//! thread that waits until the stream is readable misses nothing.
 
+use super::byte_queue::ByteQueue;
 use super::control_frame::ControlFrame;
 use super::incoming_channel::{DueGrant, IncomingChannel};
-use super::link_frame::{ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding};
+use super::link_frame::{ChannelRanks, Frame, FrameHead, HEAD_BYTES, padding};
 use super::link_owner::LinkOwner;
 use super::link_user::{ChannelUser, LinkKey, LinkUser};
 use crate::base::buffer::{Dst, Src};
@@ -20,10 +21,13 @@ use crate::sys::stream::{SocketStream, is_transient};
 use crate::transport::Channel;
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-/// The room for bytes that are read before it is known to which channel they belong.
-const BUFFER_BYTES: usize = HEAD_BYTES + (16 << 10);
+/// The number of bytes that are read before it is known to which channel they belong. On a link for
+/// messages, whole eager messages are read at once.
+const MESSAGE_BUFFER_BYTES: usize = (16 << 10) + 2 * HEAD_BYTES;
+/// The same for the links of collectives, whose receiver usually waits with a target.
+const COLLECTIVE_BUFFER_BYTES: usize = (4 << 10) + HEAD_BYTES;
 /// The bytes that one call reads for the inbox of a channel.
 const SCRATCH_BYTES: usize = 64 << 10;
 /// The maximum number of channels of a link.
@@ -34,10 +38,7 @@ const MAX_READS: usize = 64;
 /// The state of reading a link.
 #[derive(Debug)]
 pub(super) struct LinkReader {
-    buffer: Vec<u8>,
-    /// The part of `buffer` that contains bytes.
-    start: usize,
-    end: usize,
+    buffer: ByteQueue,
     current: Option<CurrentFrame>,
     padding: usize,
     /// The channels by number; `None` for a channel whose bytes are dropped.
@@ -45,6 +46,9 @@ pub(super) struct LinkReader {
     /// Whether a channel was ever opened.
     has_had_channels: bool,
     scratch: Vec<u8>,
+    /// Whether the last read got less than there was room for, and the stream was not announced as
+    /// readable since.
+    is_exhausted: bool,
 }
 
 /// A frame whose payload has not arrived completely.
@@ -105,9 +109,9 @@ impl ReadTarget<'_> {
 
 /// The state of one call of the reader.
 pub(super) struct Reading<'a> {
-    pub(super) key: LinkKey,
+    pub(super) key: &'a LinkKey,
     pub(super) stream: &'a SocketStream,
-    pub(super) owner: &'a dyn LinkOwner,
+    pub(super) owner: &'a Weak<dyn LinkOwner>,
     pub(super) target: Option<ReadTarget<'a>>,
     pub(super) notices: Vec<LinkNotice>,
     /// The number of reads that got bytes.
@@ -124,20 +128,24 @@ pub(super) enum ReadStop {
 }
 
 impl LinkReader {
-    pub(super) fn new() -> Self {
+    /// Returns the reader of a new link for this kind of stream.
+    pub(super) fn new(kind: Channel) -> Self {
+        let is_for_messages = kind == Channel::PointToPoint;
+        let buffer_bytes =
+            if is_for_messages { MESSAGE_BUFFER_BYTES } else { COLLECTIVE_BUFFER_BYTES };
         Self {
-            buffer: vec![0; BUFFER_BYTES],
-            start: 0,
-            end: 0,
+            buffer: ByteQueue::with_room(buffer_bytes),
             current: None,
             padding: 0,
             channels: HashMap::new(),
             has_had_channels: false,
             scratch: Vec::new(),
+            is_exhausted: false,
         }
     }
 
-    /// Reads until the target has got bytes, or nothing more can be read.
+    /// Reads until the target has got bytes, or nothing more can be read. A link for messages is
+    /// only read after it was announced as readable, which saves the read that finds nothing.
     pub(super) fn read(&mut self, reading: &mut Reading<'_>) -> ReadStop {
         let mut reads = 0;
         while reads < MAX_READS || reading.stream.has_buffered_input() {
@@ -148,6 +156,12 @@ impl LinkReader {
             // An encrypted stream may have bytes for which the socket does not become readable.
             if reading.target.as_ref().is_some_and(|it| it.filled > 0 || it.room() == 0)
                 && !reading.stream.has_buffered_input()
+            {
+                return ReadStop::Paused;
+            }
+            if self.is_exhausted
+                && reading.key.channel == Channel::PointToPoint
+                && !reading.stream.is_encrypted()
             {
                 return ReadStop::Paused;
             }
@@ -165,6 +179,7 @@ impl LinkReader {
     /// channel, which then reads the payload into its own memory. If the group has taken nothing
     /// since the last call, takes the payload to the inbox.
     pub(super) fn announce(&mut self, reading: &mut Reading<'_>) -> ReadStop {
+        self.is_exhausted = false;
         for _ in 0..MAX_READS {
             match &mut self.current {
                 Some(CurrentFrame {
@@ -226,30 +241,27 @@ impl LinkReader {
 
     /// Uses some bytes of the buffer. Returns false if the buffer has no usable bytes.
     fn use_some(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
-        let buffered = self.end - self.start;
-        if buffered == 0 {
-            (self.start, self.end) = (0, 0);
+        if self.buffer.is_empty() {
             return Ok(false);
         }
         if self.padding > 0 {
-            let count = self.padding.min(buffered);
+            let count = self.padding.min(self.buffer.len());
             self.padding -= count;
-            self.start += count;
+            self.buffer.take(count);
             return Ok(true);
         }
         if let Some(current) = &mut self.current {
-            let count = current.left.min(buffered);
-            let bytes = &self.buffer[self.start..self.start + count];
-            deliver(&mut current.sink, bytes, reading);
-            self.start += count;
+            let count = current.left.min(self.buffer.len());
+            deliver(&mut current.sink, &self.buffer.bytes()[..count], reading);
+            self.buffer.take(count);
             self.advance(count, reading);
             return Ok(true);
         }
-        let Some(head) = self.buffer[self.start..self.end].first_chunk::<HEAD_BYTES>() else {
+        let Some(head) = self.buffer.bytes().first_chunk::<HEAD_BYTES>() else {
             return Ok(false);
         };
         let head = *head;
-        self.start += HEAD_BYTES;
+        self.buffer.take(HEAD_BYTES);
         self.begin_frame(&head, reading)?;
         Ok(true)
     }
@@ -282,34 +294,33 @@ impl LinkReader {
 
     /// Reads from the stream. Returns false at its end.
     fn read_more(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
-        if self.start > 0 {
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        if self.padding == 0 && self.end == 0 {
-            let is_target = |channel: &Arc<IncomingChannel>, target: &ReadTarget<'_>| {
-                Arc::ptr_eq(channel, target.channel) && target.room() > 0
+        if self.padding == 0
+            && self.buffer.is_empty()
+            && let Some(current) = &mut self.current
+        {
+            let is_for_target = match (&current.sink, &reading.target) {
+                (PayloadSink::Channel(channel), Some(target)) => {
+                    Arc::ptr_eq(channel, target.channel) && target.room() > 0
+                }
+                _ => false,
             };
-            match (&mut self.current, &mut reading.target) {
-                (Some(CurrentFrame { sink: PayloadSink::Channel(channel), .. }), Some(target))
-                    if is_target(channel, target) =>
-                {
-                    return self.read_to_target(reading);
-                }
-                (Some(current), _) => {
-                    self.scratch.resize(SCRATCH_BYTES, 0);
-                    let room = current.left.min(SCRATCH_BYTES);
-                    let got = reading.stream.receive(&mut self.scratch[..room])?;
-                    deliver(&mut current.sink, &self.scratch[..got], reading);
-                    self.advance(got, reading);
-                    return Ok(got > 0);
-                }
-                (None, Some(target)) if target.room() > 0 => return self.read_head(reading),
-                (None, _) => {}
+            if is_for_target {
+                return self.read_to_target(reading);
+            }
+            if current.left > self.buffer.room().len() {
+                self.scratch.resize(SCRATCH_BYTES, 0);
+                let room = current.left.min(SCRATCH_BYTES);
+                let got = reading.stream.receive(&mut self.scratch[..room])?;
+                self.is_exhausted = got < room;
+                deliver(&mut current.sink, &self.scratch[..got], reading);
+                self.advance(got, reading);
+                return Ok(got > 0);
             }
         }
-        let got = reading.stream.receive(&mut self.buffer[self.end..])?;
-        self.end += got;
+        let room = self.buffer.room();
+        let got = reading.stream.receive(room)?;
+        self.is_exhausted = got < room.len();
+        self.buffer.added(got);
         Ok(got > 0)
     }
 
@@ -321,55 +332,20 @@ impl LinkReader {
         let count = current.left.min(target.room());
         let place = target.into.slice(target.filled, count);
         // Read beyond the payload only if the target takes all of it.
-        let got = if count == current.left {
-            let rest = Dst::from(self.buffer.as_mut_slice());
-            reading.stream.receive_parts([place, rest])?
+        let (got, room) = if count == current.left {
+            let behind = self.buffer.room();
+            let room = count + behind.len();
+            (reading.stream.receive_parts([place, Dst::from(behind)])?, room)
         } else {
-            reading.stream.receive_into(place)?
+            (reading.stream.receive_into(place)?, count)
         };
+        self.is_exhausted = got < room;
         let direct = got.min(count);
         target.filled += direct;
-        self.end = got - direct;
-        reading.notices.extend(target.channel.count_direct(direct).map(LinkNotice::Grant));
+        self.buffer.added(got - direct);
+        reading.notices.extend(target.channel.count_taken(direct).map(LinkNotice::Grant));
         self.advance(direct, reading);
         Ok(got > 0)
-    }
-
-    /// Reads a head, and the bytes after it into the target, where most of them belong.
-    fn read_head(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
-        let Some(target) = &mut reading.target else { return Ok(true) };
-        let count = target.room().min(MAX_PAYLOAD);
-        let place = target.into.slice(target.filled, count);
-        let head = Dst::from(&mut self.buffer[..HEAD_BYTES]);
-        let got = reading.stream.receive_parts([head, place])?;
-        let Some(behind) = got.checked_sub(HEAD_BYTES) else {
-            self.end = got;
-            return Ok(got > 0);
-        };
-        let (channel, filled) = (Arc::clone(target.channel), target.filled);
-        let head: FrameHead = std::array::from_fn(|i| self.buffer[i]);
-        self.begin_frame(&head, reading)?;
-        let direct = match &self.current {
-            Some(CurrentFrame { sink: PayloadSink::Channel(sink), left, .. })
-                if Arc::ptr_eq(sink, &channel) =>
-            {
-                behind.min(*left)
-            }
-            _ => 0,
-        };
-        // Keep the bytes behind the payload.
-        let extra = behind - direct;
-        self.buffer.resize(BUFFER_BYTES.max(extra), 0);
-        Dst::from(&mut self.buffer[..extra]).copy_from(place.as_src().slice(direct, extra));
-        self.end = extra;
-        if let Some(target) = &mut reading.target
-            && direct > 0
-        {
-            target.filled = filled + direct;
-            reading.notices.extend(channel.count_direct(direct).map(LinkNotice::Grant));
-            self.advance(direct, reading);
-        }
-        Ok(true)
     }
 
     fn begin_frame(&mut self, head: &FrameHead, reading: &mut Reading<'_>) -> io::Result<()> {
@@ -378,7 +354,8 @@ impl LinkReader {
                 if self.channels.len() >= MAX_CHANNELS || self.channels.contains_key(&channel) {
                     return Err(malformed("too many channels, or one twice"));
                 }
-                let entry = reading.owner.open_channel(&reading.key, &ranks).map_err(malformed)?;
+                let owner = reading.owner.upgrade().ok_or_else(|| io::Error::other("no group is left"))?;
+                let entry = owner.open_channel(reading.key, &ranks).map_err(malformed)?;
                 match &entry {
                     Some(entry) if !entry.open(channel) => {
                         return Err(malformed("one channel twice"));
@@ -422,7 +399,8 @@ impl LinkReader {
 
     /// Ends the channels of a rank that has left its group.
     fn leave(&mut self, ranks: ChannelRanks, reason: Option<Error>, reading: &mut Reading<'_>) {
-        if let Some(channel) = reading.owner.known_channel(&reading.key, &ranks) {
+        let owner = reading.owner.upgrade();
+        if let Some(channel) = owner.and_then(|it| it.known_channel(reading.key, &ranks)) {
             channel.end();
             let is_other = |entry: &Option<Arc<IncomingChannel>>| {
                 entry.as_ref().is_none_or(|entry| !Arc::ptr_eq(entry, &channel))
@@ -453,7 +431,7 @@ fn deliver(sink: &mut PayloadSink, bytes: &[u8], reading: &mut Reading<'_>) {
         let count = bytes.len().min(target.room());
         target.into.slice(target.filled, count).copy_from(Src::from(&bytes[..count]));
         target.filled += count;
-        reading.notices.extend(channel.count_direct(count).map(LinkNotice::Grant));
+        reading.notices.extend(channel.count_taken(count).map(LinkNotice::Grant));
         rest = &bytes[count..];
     }
     if rest.is_empty() {

@@ -39,6 +39,7 @@
 
 mod address_connect;
 mod advert;
+mod byte_queue;
 mod connect_target;
 mod connection_handlers;
 mod control;

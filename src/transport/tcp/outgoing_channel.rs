@@ -1,11 +1,12 @@
 //! What an outgoing link sends: the frames of its channels, and the bytes that wait for room.
 
+use super::byte_queue::ByteQueue;
 use super::link_frame::{
     ALIGNMENT, ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding,
 };
 use super::link_user::LinkUser;
 use super::peer_connect::PeerConnector;
-use crate::base::buffer::{Dst, Src};
+use crate::base::buffer::Src;
 use crate::sys::poll::Interest;
 use crate::sys::stream::{SocketStream, is_transient};
 use crate::wait::service::DescriptorWatch;
@@ -15,10 +16,18 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A message of at most this length is copied behind its head, so that one part is sent.
-const COPY_BYTES: usize = 4 << 10;
+const COPY_BYTES: usize = 16 << 10;
 
-/// The maximum number of frames of one call.
+/// The maximum number of frames of one call that sends in place.
 const FRAMES_PER_CALL: usize = 6;
+/// The maximum number of parts of one call. The caller offers further parts again.
+const MESSAGE_PARTS: usize = 3;
+/// The maximum number of pieces of one call: each frame has a head, each border between frames cuts
+/// a part in two, and zeros follow.
+const MAX_PIECES: usize = 2 * FRAMES_PER_CALL + MESSAGE_PARTS;
+
+/// The memory that a link keeps for bytes that wait.
+const KEPT_BYTES: usize = 4 * MAX_PAYLOAD;
 
 /// The sending end of a channel.
 #[derive(Debug)]
@@ -54,8 +63,7 @@ pub(super) enum SendOutcome {
 pub(super) struct OutgoingState {
     pub(super) connection: Connection,
     /// Bytes that must be sent before the next frame.
-    pub(super) pending: Vec<u8>,
-    pub(super) pending_start: usize,
+    pub(super) pending: ByteQueue,
     pub(super) next_number: u32,
     pub(super) watch: Option<DescriptorWatch>,
     pub(super) user_timeout: Option<Duration>,
@@ -85,19 +93,15 @@ impl OutgoingChannel {
 impl OutgoingState {
     /// Sends what waits. Returns true if nothing waits any more.
     pub(super) fn flush(&mut self, stream: &SocketStream) -> io::Result<bool> {
-        while self.pending_start < self.pending.len() {
-            match stream.send(&self.pending[self.pending_start..]) {
-                Ok(sent) => self.pending_start += sent,
+        while !self.pending.is_empty() {
+            match stream.send(self.pending.bytes()) {
+                Ok(sent) => self.pending.take(sent),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) if is_transient(&cause) => return Ok(false),
                 Err(cause) => return Err(cause),
             }
         }
-        self.pending.clear();
-        self.pending_start = 0;
-        if self.pending.capacity() > 4 * MAX_PAYLOAD {
-            self.pending = Vec::new();
-        }
+        self.pending.shrink_above(KEPT_BYTES);
         Ok(true)
     }
 
@@ -119,11 +123,14 @@ impl OutgoingState {
 
     /// Marks the link as ended. The caller drops the result after it has released the lock.
     pub(super) fn end(&mut self) -> (Connection, Option<DescriptorWatch>) {
-        self.pending = Vec::new();
-        self.pending_start = 0;
+        self.pending = ByteQueue::default();
         (std::mem::replace(&mut self.connection, Connection::Ended), self.watch.take())
     }
 
+    /// Sends bytes of the parts behind the bytes that wait.
+    ///
+    /// # Errors
+    /// The error of the system.
     pub(super) fn send(
         &mut self,
         stream: &SocketStream,
@@ -133,13 +140,16 @@ impl OutgoingState {
         if !self.pending.is_empty() && !self.flush(stream)? {
             return Ok(SendOutcome::Sent(0));
         }
-        let copied = channel.copied.swap(0, Ordering::Relaxed);
+        let parts = &parts[..parts.len().min(MESSAGE_PARTS)];
+        let copied = channel.copied.load(Ordering::Relaxed);
         if copied > 0 {
+            // These bytes were sent from `pending`.
+            channel.copied.store(0, Ordering::Relaxed);
             let mut rest = MessageCursor { parts, part: 0, offset: 0 };
-            rest.take(copied, &mut Vec::new());
-            let mut left = Vec::with_capacity(parts.len());
+            rest.take(copied, &mut Pieces::default());
+            let mut left = Pieces::default();
             rest.take(usize::MAX, &mut left);
-            return match self.send(stream, channel, &left) {
+            return match self.send(stream, channel, left.as_slice()) {
                 Ok(SendOutcome::Sent(sent)) => Ok(SendOutcome::Sent(copied + sent)),
                 // The next call reports everything else.
                 _ => Ok(SendOutcome::Sent(copied)),
@@ -153,7 +163,7 @@ impl OutgoingState {
         }
         if !channel.is_opened.load(Ordering::Relaxed) {
             let open = Frame::Open { channel: channel.number, ranks: channel.ranks };
-            self.pending.extend_from_slice(&open.encode());
+            self.pending.push(Src::from(&open.encode()[..]));
             channel.is_opened.store(true, Ordering::Relaxed);
             if wanted > COPY_BYTES && !self.flush(stream)? {
                 return Ok(SendOutcome::Sent(0));
@@ -177,32 +187,28 @@ impl OutgoingState {
     ) -> io::Result<usize> {
         let before = self.pending.len();
         let head = Frame::Data { channel: channel.number, payload: wanted }.encode();
-        self.pending.extend_from_slice(&head);
+        self.pending.push(Src::from(&head[..]));
         let mut left = wanted;
         for part in parts {
             let count = part.len().min(left);
-            append(&mut self.pending, part.slice(0, count));
+            self.pending.push(part.slice(0, count));
             left -= count;
         }
-        let end = self.pending.len() + padding(wanted);
-        self.pending.resize(end, 0);
-        match stream.send(&self.pending) {
-            Ok(sent) if sent == self.pending.len() => {
-                self.pending.clear();
-                channel.sent.fetch_add(wanted as u64, Ordering::Relaxed);
-                Ok(wanted)
-            }
+        self.pending.push_zeros(padding(wanted));
+        match stream.send(self.pending.bytes()) {
             Ok(sent) if sent > before => {
-                self.pending_start = sent;
+                self.pending.take(sent);
                 channel.sent.fetch_add(wanted as u64, Ordering::Relaxed);
                 let taken = (sent - before).saturating_sub(HEAD_BYTES).min(wanted);
-                channel.copied.store(wanted - taken, Ordering::Relaxed);
+                if taken < wanted {
+                    channel.copied.store(wanted - taken, Ordering::Relaxed);
+                }
                 Ok(taken)
             }
             // The system has taken nothing of the message, which the caller offers again.
             Ok(sent) => {
                 self.pending.truncate(before);
-                self.pending_start = sent;
+                self.pending.take(sent);
                 Ok(0)
             }
             Err(cause) => {
@@ -228,17 +234,14 @@ impl OutgoingState {
             Frame::Data { channel: channel.number, payload }.encode()
         });
         let zeros = [0; ALIGNMENT];
-        let mut vector: Vec<Src<'_>> = Vec::with_capacity(2 * count + parts.len() + 1);
+        let mut pieces = Pieces::default();
         let mut rest = MessageCursor { parts, part: 0, offset: 0 };
         for (index, head) in heads.iter().enumerate().take(count) {
-            vector.push(Src::from(&head[..]));
-            rest.take(payload_of(index), &mut vector);
+            pieces.push(Src::from(&head[..]));
+            rest.take(payload_of(index), &mut pieces);
         }
-        let pad = padding(payload_of(count - 1));
-        if pad > 0 {
-            vector.push(Src::from(&zeros[..pad]));
-        }
-        let sent = stream.send_parts(&vector)?;
+        pieces.push(Src::from(&zeros[..padding(payload_of(count - 1))]));
+        let sent = stream.send_parts(pieces.as_slice())?;
         if sent == 0 {
             return Ok(0);
         }
@@ -257,18 +260,47 @@ impl OutgoingState {
             return Ok(begun_bytes);
         }
         let taken = index * MAX_PAYLOAD + in_frame.saturating_sub(HEAD_BYTES).min(payload);
-        let mut skip = sent;
-        let frame_end = index * frame_bytes + end_of_frame;
-        let mut left = frame_end - sent;
-        for part in &vector {
-            let begin = skip.min(part.len());
-            skip -= begin;
-            let count = (part.len() - begin).min(left);
-            append(&mut self.pending, part.slice(begin, count));
-            left -= count;
-        }
+        self.keep_range(pieces.as_slice(), sent, index * frame_bytes + end_of_frame);
         channel.copied.store(begun_bytes - taken, Ordering::Relaxed);
         Ok(taken)
+    }
+
+    /// Copies the bytes `begin..end` of the pieces, which were not sent.
+    fn keep_range(&mut self, pieces: &[Src<'_>], begin: usize, end: usize) {
+        let (mut skip, mut left) = (begin, end - begin);
+        for piece in pieces {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            let count = (piece.len() - skipped).min(left);
+            self.pending.push(piece.slice(skipped, count));
+            left -= count;
+        }
+    }
+}
+
+/// The pieces of one call, in order.
+struct Pieces<'a> {
+    list: [Src<'a>; MAX_PIECES],
+    len: usize,
+}
+
+impl Default for Pieces<'_> {
+    fn default() -> Self {
+        Self { list: [Src::empty(); MAX_PIECES], len: 0 }
+    }
+}
+
+impl<'a> Pieces<'a> {
+    /// Adds a piece, unless it is empty.
+    fn push(&mut self, piece: Src<'a>) {
+        if !piece.is_empty() {
+            self.list[self.len] = piece;
+            self.len += 1;
+        }
+    }
+
+    fn as_slice(&self) -> &[Src<'a>] {
+        &self.list[..self.len]
     }
 }
 
@@ -280,15 +312,13 @@ struct MessageCursor<'a, 'b> {
 }
 
 impl<'a> MessageCursor<'a, '_> {
-    /// Appends the next `count` bytes to `vector`.
-    fn take(&mut self, mut count: usize, vector: &mut Vec<Src<'a>>) {
+    /// Adds the next `count` bytes to `pieces`.
+    fn take(&mut self, mut count: usize, pieces: &mut Pieces<'a>) {
         while count > 0
             && let Some(part) = self.parts.get(self.part)
         {
             let here = count.min(part.len() - self.offset);
-            if here > 0 {
-                vector.push(part.slice(self.offset, here));
-            }
+            pieces.push(part.slice(self.offset, here));
             self.offset += here;
             count -= here;
             if self.offset == part.len() {
@@ -297,10 +327,4 @@ impl<'a> MessageCursor<'a, '_> {
             }
         }
     }
-}
-
-fn append(to: &mut Vec<u8>, bytes: Src<'_>) {
-    let before = to.len();
-    to.resize(before + bytes.len(), 0);
-    Dst::from(&mut to[before..]).copy_from(bytes);
 }

@@ -194,14 +194,13 @@ impl OutgoingLink {
     pub(super) fn send_frame(&self, frame: &Frame, payload: &[u8]) {
         let mut state = lock(&self.state);
         if matches!(state.connection, Connection::Ended)
-            || state.pending.len() - state.pending_start > MAX_PENDING
+            || state.pending.len() > MAX_PENDING
         {
             return;
         }
-        state.pending.extend_from_slice(&frame.encode());
-        state.pending.extend_from_slice(payload);
-        let padded = state.pending.len() + padding(payload.len());
-        state.pending.resize(padded, 0);
+        state.pending.push(Src::from(&frame.encode()[..]));
+        state.pending.push(Src::from(payload));
+        state.pending.push_zeros(padding(payload.len()));
         self.flush(state);
     }
 
