@@ -9,7 +9,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::transport::collective_header::{BlamedRank, CollectiveHeader, HEADER_BYTES};
 use crate::transport::{Channel, Descriptor, Endpoint};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// The number of past operations that a rank keeps to find the first mismatch.
 const MAX_PAST_OPERATIONS: usize = 64;
@@ -93,7 +93,8 @@ pub struct PeerHistory {
     /// The last operation in which this rank has queued presence messages, as
     /// [`Descriptor::order_key`].
     last_presence_moment: u64,
-    read_ahead: HashMap<(Rank, u8), ReadAheadBuffer>,
+    /// The read-ahead buffers of each peer, indexed by stream.
+    read_ahead: Vec<Vec<ReadAheadBuffer>>,
     scratch: Vec<u8>,
 }
 
@@ -113,7 +114,7 @@ impl PeerHistory {
             peers: vec![PeerProgress::default(); size],
             presence_queue: Vec::new(),
             last_presence_moment: 0,
-            read_ahead: HashMap::new(),
+            read_ahead: std::iter::repeat_with(Vec::new).take(size).collect(),
             scratch: Vec::new(),
         }
     }
@@ -190,7 +191,11 @@ impl PeerHistory {
 
     /// Returns the read-ahead buffer of a stream.
     pub(super) fn read_ahead(&mut self, peer: Rank, stream: u8) -> &mut ReadAheadBuffer {
-        self.read_ahead.entry((peer, stream)).or_default()
+        let (buffers, index) = (&mut self.read_ahead[peer], usize::from(stream));
+        if index >= buffers.len() {
+            buffers.resize_with(index + 1, ReadAheadBuffer::default);
+        }
+        &mut buffers[index]
     }
 
     /// Returns scratch memory of at least `bytes` bytes, with arbitrary contents.

@@ -47,17 +47,49 @@ pub(super) enum PeerStreams {
     Loopback,
     /// Rings to and from a rank of the domain, and bulk rings for long messages.
     Rings { peer: Rank, writer: RingWriter, reader: RingReader, bulk_rings: Box<BulkRings> },
-    /// The streams of an endpoint. `staging` has bytes that were read ahead; the first
-    /// `staging_used` of them have been used. `sent` and `used` count the bytes that were sent and
-    /// used in all.
-    Streams {
-        endpoint: Arc<dyn Endpoint>,
-        peer: Rank,
-        staging: Vec<u8>,
-        staging_used: usize,
-        sent: u64,
-        used: u64,
-    },
+    /// The streams of an endpoint. `sent` and `used` count the bytes that were sent and used in
+    /// all.
+    Streams { endpoint: Arc<dyn Endpoint>, peer: Rank, staging: Staging, sent: u64, used: u64 },
+}
+
+/// Bytes that were read ahead from the stream of an endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Staging {
+    memory: Vec<u8>,
+    /// The bytes that were not used.
+    start: usize,
+    end: usize,
+    /// Whether the last read of this series found less than there was room for.
+    found_less: bool,
+}
+
+impl Staging {
+    /// Receives bytes, through this memory if there is little room.
+    fn receive(&mut self, endpoint: &dyn Endpoint, peer: Rank, into: Dst<'_>) -> Result<usize> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            let is_direct = into.len() >= DIRECT_RECEIVE_BYTES;
+            if !is_direct && self.memory.is_empty() {
+                self.memory = vec![0; STAGING_BYTES];
+            }
+            let room = if is_direct { into } else { Dst::from(self.memory.as_mut_slice()) };
+            let got = endpoint.try_receive(peer, Channel::PointToPoint, room)?;
+            self.found_less = got < room.len();
+            if is_direct {
+                return Ok(got);
+            }
+            self.end = got;
+        }
+        let len = into.len().min(self.end - self.start);
+        into.slice(0, len).copy_from(Src::from(&self.memory[self.start..self.start + len]));
+        self.start += len;
+        Ok(len)
+    }
+
+    /// Returns true if all bytes were used, and the last read found less than there was room for.
+    fn is_exhausted(&self) -> bool {
+        self.start == self.end && self.found_less
+    }
 }
 
 impl PeerStreams {
@@ -74,7 +106,7 @@ impl PeerStreams {
 
     /// Returns the streams of an endpoint to and from a peer.
     pub(super) fn streams_of(endpoint: Arc<dyn Endpoint>, peer: Rank) -> Self {
-        Self::Streams { endpoint, peer, staging: Vec::new(), staging_used: 0, sent: 0, used: 0 }
+        Self::Streams { endpoint, peer, staging: Staging::default(), sent: 0, used: 0 }
     }
 
     /// Returns the number of bytes that were sent, and the number of received bytes that were used.
@@ -243,35 +275,25 @@ impl PeerStreams {
         match self {
             Self::Loopback => Ok(0),
             Self::Rings { reader: ring, .. } => ring.read(domain.region(), into),
-            Self::Streams { .. } => {
-                let len = self.receive_from_endpoint(into)?;
-                if let Self::Streams { used, .. } = self {
-                    *used += len as u64;
-                }
+            Self::Streams { endpoint, peer, staging, used, .. } => {
+                let len = staging.receive(endpoint.as_ref(), *peer, into)?;
+                *used += len as u64;
                 Ok(len)
             }
         }
     }
 
-    fn receive_from_endpoint(&mut self, into: Dst<'_>) -> Result<usize> {
-        let Self::Streams { endpoint, peer, staging: stage, staging_used: used, .. } = self else {
-            return Ok(0);
-        };
-        if *used == stage.len() {
-            if into.len() >= DIRECT_RECEIVE_BYTES {
-                return endpoint.try_receive(*peer, Channel::PointToPoint, into);
-            }
-            stage.resize(STAGING_BYTES, 0);
-            let room = Dst::from(stage.as_mut_slice());
-            let got = endpoint.try_receive(*peer, Channel::PointToPoint, room);
-            stage.truncate(*got.as_ref().unwrap_or(&0));
-            *used = 0;
-            got?;
+    /// Begins a series of reads of a stream that was reported as ready.
+    pub(super) fn begin_reads(&mut self) {
+        if let Self::Streams { staging, .. } = self {
+            staging.found_less = false;
         }
-        let len = into.len().min(stage.len() - *used);
-        into.slice(0, len).copy_from(Src::from(&stage[*used..*used + len]));
-        *used += len;
-        Ok(len)
+    }
+
+    /// Returns true if the last read of the series has shown that no more bytes had arrived. Bytes
+    /// that arrive after that make the stream ready again.
+    pub(super) fn is_exhausted(&self) -> bool {
+        matches!(self, Self::Streams { staging, .. } if staging.is_exhausted())
     }
 
     /// Returns whether more bytes may have arrived than were taken.

@@ -20,10 +20,12 @@ pub(super) struct ByteQueue {
 }
 
 impl ByteQueue {
-    pub(super) fn with_room(bytes: usize) -> Self {
-        let mut queue = Self::default();
-        queue.reserve(bytes);
-        queue
+    /// Returns an empty queue with this much room.
+    pub(super) fn with_room(room: usize) -> Self {
+        let mut memory = vec![0; room + ALIGNMENT];
+        let base = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        memory.truncate(base + room);
+        Self { memory, base, start: base, end: base }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -91,10 +93,10 @@ impl ByteQueue {
         self.end += count;
     }
 
-    /// Frees the memory of an empty queue if it has more than `bytes`.
-    pub(super) fn shrink_above(&mut self, bytes: usize) {
-        if self.is_empty() && self.memory.len() > bytes {
-            *self = Self::default();
+    /// Reduces the memory of an empty queue to this much room if it has more than four times as much.
+    pub(super) fn shrink(&mut self, room: usize) {
+        if self.is_empty() && self.memory.len() > 4 * room {
+            *self = Self::with_room(room);
         }
     }
 
@@ -107,11 +109,10 @@ impl ByteQueue {
         if more <= self.memory.len() - self.end {
             return;
         }
-        let room = (self.len() + more).next_power_of_two();
-        let mut memory = vec![0; room + ALIGNMENT];
-        let base = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        memory[base..base + self.len()].copy_from_slice(self.bytes());
-        *self = Self { memory, base, start: base, end: base + self.len() };
+        let mut larger = Self::with_room((self.len() + more).next_power_of_two());
+        larger.memory[larger.end..larger.end + self.len()].copy_from_slice(self.bytes());
+        larger.end += self.len();
+        *self = larger;
     }
 
     fn move_to_front(&mut self) {
@@ -159,9 +160,9 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(queue.bytes(), &*model.make_contiguous());
-                if queue.is_empty() && !queue.room().is_empty() {
+                if queue.is_empty() {
                     prop_assert_eq!(queue.room().as_ptr().align_offset(ALIGNMENT), 0);
-                    queue.shrink_above(400);
+                    queue.shrink(100);
                 }
             }
         }

@@ -199,9 +199,17 @@ impl Endpoint for TcpMesh {
         if into.is_empty() {
             return Ok(0);
         }
-        let incoming = shared.incoming_channel(from, channel);
-        let link = shared.incoming_link(from, channel);
-        if let Some(link) = &link {
+        let (incoming, open_link) = shared.open_channel(from, channel);
+        if let Some(link) = open_link {
+            let got = link.receive(incoming, into);
+            if got > 0 {
+                return Ok(got);
+            }
+            if !link.is_over.load(Ordering::Acquire) && !incoming.is_drained() {
+                return Ok(0);
+            }
+        } else if let Some(link) = shared.incoming_link(from, channel) {
+            // The head that opens the channel may have arrived.
             let got = link.receive(incoming, into);
             if got > 0 {
                 return Ok(got);
@@ -213,10 +221,6 @@ impl Endpoint for TcpMesh {
             let key = shared.link_key(from, channel);
             grant.into_iter().for_each(|grant| shared.links.send_grant(&key, grant));
             return Ok(taken);
-        }
-        let may_arrive = link.is_some_and(|link| !link.is_over.load(Ordering::Acquire));
-        if may_arrive && incoming.is_open() && !incoming.is_drained() {
-            return Ok(0);
         }
         shared.result_after_end(from)
     }

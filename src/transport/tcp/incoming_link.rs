@@ -35,7 +35,7 @@ impl IncomingLink {
         stream: Arc<SocketStream>,
         owner: Weak<dyn LinkOwner>,
     ) -> Arc<Self> {
-        let reader = Mutex::new(LinkReader::new(key.channel));
+        let reader = Mutex::new(LinkReader::new());
         Arc::new(Self {
             key,
             number,

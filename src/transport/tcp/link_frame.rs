@@ -16,10 +16,14 @@
 //! | 4 leave | group, from, to, payload | rank `from` has left the group |
 //! | 5 control | group, from, to, payload | a control frame between two leaders |
 //! | 6 heartbeat | | the process is alive |
+//! | 7 short | channel, payload | like data, with the bytes in the head |
+//!
+//! The bytes of a short frame begin at byte 16 of the head, and zeros fill the head.
 //!
 //! The payload of a leave frame is the reason, if the group has failed, as a control frame.
 
 use super::control_frame::MAX_BYTES as MAX_CONTROL_BYTES;
+use crate::base::buffer::{Dst, Src};
 use crate::base::ids::{GroupId, Nonce, Rank};
 
 /// The length of a frame without its payload, in bytes.
@@ -28,6 +32,11 @@ pub(super) const HEAD_BYTES: usize = 64;
 pub(super) const ALIGNMENT: usize = 64;
 /// The maximum length of the payload of one data frame.
 pub(super) const MAX_PAYLOAD: usize = 256 << 10;
+/// The maximum length of the payload of a short frame.
+pub(super) const MAX_SHORT_PAYLOAD: usize = HEAD_BYTES - SHORT_START;
+
+/// The position of the payload of a short frame.
+const SHORT_START: usize = 16;
 
 const MAGIC: [u8; 2] = *b"dL";
 
@@ -37,6 +46,7 @@ const GRANT: u8 = 3;
 const LEAVE: u8 = 4;
 const CONTROL: u8 = 5;
 const HEARTBEAT: u8 = 6;
+const SHORT: u8 = 7;
 
 /// The encoded head of a frame.
 pub(super) type FrameHead = [u8; HEAD_BYTES];
@@ -49,6 +59,32 @@ pub(super) struct ChannelRanks {
     pub(super) to: Rank,
 }
 
+/// The payload of a short frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ShortPayload {
+    bytes: [u8; MAX_SHORT_PAYLOAD],
+    len: usize,
+}
+
+impl ShortPayload {
+    /// Returns the payload with the bytes of these parts.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_SHORT_PAYLOAD`] bytes.
+    pub(super) fn new(parts: &[Src<'_>]) -> Self {
+        let (mut bytes, mut len) = ([0; MAX_SHORT_PAYLOAD], 0);
+        for part in parts {
+            Dst::from(&mut bytes[len..len + part.len()]).copy_from(*part);
+            len += part.len();
+        }
+        Self { bytes, len }
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
@@ -56,6 +92,8 @@ pub(super) enum Frame {
     Open { channel: u32, ranks: ChannelRanks },
     /// Bytes of a channel follow.
     Data { channel: u32, payload: usize },
+    /// Bytes of a channel, in the head.
+    Short { channel: u32, payload: ShortPayload },
     /// The other side may send this number of bytes in all on its channel.
     Grant { channel: u32, total: u64 },
     /// A rank has left its group. The reason of a failure follows, if `payload` is not 0.
@@ -79,6 +117,10 @@ impl Frame {
         let (kind, channel, payload, ranks) = match *self {
             Self::Open { channel, ranks } => (OPEN, channel, 0, Some(ranks)),
             Self::Data { channel, payload } => (DATA, channel, payload, None),
+            Self::Short { channel, payload } => {
+                bytes[SHORT_START..].copy_from_slice(&payload.bytes);
+                (SHORT, channel, payload.len, None)
+            }
             Self::Grant { channel, total } => {
                 bytes[16..24].copy_from_slice(&total.to_le_bytes());
                 (GRANT, channel, 0, None)
@@ -98,11 +140,20 @@ impl Frame {
         bytes
     }
 
+    /// Returns true if a head is the head of a short frame, or malformed.
+    pub(super) fn is_short(bytes: &FrameHead) -> bool {
+        bytes[2] == SHORT
+    }
+
     /// Decodes a head.
     ///
     /// # Errors
     /// A description of the malformed part.
     pub(super) fn decode(bytes: &FrameHead) -> Result<Self, &'static str> {
+        // Nearly all frames have data, so they take a short path.
+        if let Some((channel, payload)) = decode_data(bytes) {
+            return Ok(Self::Data { channel, payload });
+        }
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
@@ -114,22 +165,39 @@ impl Frame {
         let ranks = ChannelRanks { group, from: rank(40), to: rank(44) };
         let frame = match kind {
             OPEN => Self::Open { channel, ranks },
-            DATA if (1..=MAX_PAYLOAD).contains(&payload) => Self::Data { channel, payload },
+            SHORT if (1..=MAX_SHORT_PAYLOAD).contains(&payload) => {
+                let bytes = std::array::from_fn(|i| bytes[SHORT_START + i]);
+                Self::Short { channel, payload: ShortPayload { bytes, len: payload } }
+            }
             GRANT => Self::Grant { channel, total },
             LEAVE if payload <= MAX_CONTROL_BYTES => Self::Leave { ranks, payload },
             CONTROL if (1..=MAX_CONTROL_BYTES).contains(&payload) => {
                 Self::Control { ranks, payload }
             }
             HEARTBEAT => Self::Heartbeat,
-            DATA | LEAVE | CONTROL => return Err("a frame of a forbidden length"),
+            DATA => return Err("a malformed frame, or one of a forbidden length"),
+            SHORT | LEAVE | CONTROL => return Err("a frame of a forbidden length"),
             _ => return Err("a frame of an unknown kind"),
         };
+        let has_garbage = match &frame {
+            Self::Short { payload, .. } => payload.bytes[payload.len..].iter().any(|&it| it != 0),
+            _ => false,
+        };
         // No bit may have a meaning that this version does not know.
-        if frame.encode() != *bytes {
+        if has_garbage || frame.encode() != *bytes {
             return Err("a malformed frame");
         }
         Ok(frame)
     }
+}
+
+/// Decodes the head of a data frame into its channel and the length of its payload.
+fn decode_data(bytes: &FrameHead) -> Option<(u32, usize)> {
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let payload = usize::try_from(word(8)).ok()?;
+    let is_data = bytes[..4] == [MAGIC[0], MAGIC[1], DATA, 0] && bytes[12..] == [0; 52];
+    (is_data && (1..=MAX_PAYLOAD).contains(&payload)).then(|| (word(4), payload))
 }
 
 #[cfg(test)]
@@ -149,6 +217,12 @@ mod tests {
             (any::<u32>(), ranks).prop_map(|(channel, ranks)| Frame::Open { channel, ranks }),
             (any::<u32>(), 1..=MAX_PAYLOAD)
                 .prop_map(|(channel, payload)| Frame::Data { channel, payload }),
+            (any::<u32>(), prop::collection::vec(any::<u8>(), 1..=MAX_SHORT_PAYLOAD)).prop_map(
+                |(channel, bytes)| {
+                    let payload = ShortPayload::new(&[Src::from(&bytes[..])]);
+                    Frame::Short { channel, payload }
+                }
+            ),
             any::<(u32, u64)>().prop_map(|(channel, total)| Frame::Grant { channel, total }),
             leave.prop_map(|(ranks, payload)| Frame::Leave { ranks, payload }),
             control.prop_map(|(ranks, payload)| Frame::Control { ranks, payload }),

@@ -2,16 +2,16 @@
 //! channels.
 //!
 //! The reader belongs to the thread that holds its lock. A caller that waits for a channel passes
-//! its own memory as the *target*: payload of that channel goes there. Heads and short payloads are
-//! read into a buffer first, by one system call, and long payloads go directly into the target.
-//! Payload of other channels goes into their inboxes. When a thread gives the reader back, the
-//! buffer contains no complete head, and no payload (except after [`LinkReader::announce`]). So a
-//! thread that waits until the stream is readable misses nothing.
+//! its own memory as the *target*: payload of that channel goes there directly, usually by one
+//! system call together with the head of its frame. Payload of other channels goes into their
+//! inboxes. When a thread gives the reader back, the buffer contains no complete head, and no
+//! payload (except after [`LinkReader::announce`]). So a thread that waits until the stream is
+//! readable misses nothing.
 
 use super::byte_queue::ByteQueue;
 use super::control_frame::ControlFrame;
 use super::incoming_channel::{DueGrant, IncomingChannel};
-use super::link_frame::{ChannelRanks, Frame, FrameHead, HEAD_BYTES, padding};
+use super::link_frame::{ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding};
 use super::link_owner::LinkOwner;
 use super::link_user::{ChannelUser, LinkKey, LinkUser};
 use crate::base::buffer::{Dst, Src};
@@ -23,11 +23,8 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// The number of bytes that are read before it is known to which channel they belong. On a link for
-/// messages, whole eager messages are read at once.
-const MESSAGE_BUFFER_BYTES: usize = (16 << 10) + 2 * HEAD_BYTES;
-/// The same for the links of collectives, whose receiver usually waits with a target.
-const COLLECTIVE_BUFFER_BYTES: usize = (4 << 10) + HEAD_BYTES;
+/// The number of bytes that are read before it is known to which channel they belong.
+const BUFFER_BYTES: usize = 2 * HEAD_BYTES + (2 << 10);
 /// The bytes that one call reads for the inbox of a channel.
 const SCRATCH_BYTES: usize = 64 << 10;
 /// The maximum number of channels of a link.
@@ -49,6 +46,10 @@ pub(super) struct LinkReader {
     /// Whether the last read got less than there was room for, and the stream was not announced as
     /// readable since.
     is_exhausted: bool,
+    /// The channel of the last payload, and its number.
+    last: Option<(u32, Arc<IncomingChannel>)>,
+    /// Whether the group of `last` was told that the stream is readable, and nothing was read since.
+    is_expected: bool,
 }
 
 /// A frame whose payload has not arrived completely.
@@ -128,19 +129,17 @@ pub(super) enum ReadStop {
 }
 
 impl LinkReader {
-    /// Returns the reader of a new link for this kind of stream.
-    pub(super) fn new(kind: Channel) -> Self {
-        let is_for_messages = kind == Channel::PointToPoint;
-        let buffer_bytes =
-            if is_for_messages { MESSAGE_BUFFER_BYTES } else { COLLECTIVE_BUFFER_BYTES };
+    pub(super) fn new() -> Self {
         Self {
-            buffer: ByteQueue::with_room(buffer_bytes),
+            buffer: ByteQueue::with_room(BUFFER_BYTES),
             current: None,
             padding: 0,
             channels: HashMap::new(),
             has_had_channels: false,
             scratch: Vec::new(),
             is_exhausted: false,
+            last: None,
+            is_expected: false,
         }
     }
 
@@ -175,11 +174,20 @@ impl LinkReader {
         ReadStop::Paused
     }
 
-    /// Reads heads until payload of a channel follows, and announces this to the group of the
-    /// channel, which then reads the payload into its own memory. If the group has taken nothing
-    /// since the last call, takes the payload to the inbox.
+    /// Announces payload of a channel to the group of the channel, which then reads the payload into
+    /// its own memory. First expects payload of the same channel as before, without reading
+    /// anything. If the group has taken nothing since, reads heads until payload of a channel
+    /// follows. If its group has taken nothing since the last call, takes the payload to the inbox.
     pub(super) fn announce(&mut self, reading: &mut Reading<'_>) -> ReadStop {
         self.is_exhausted = false;
+        if self.can_read_head()
+            && !std::mem::replace(&mut self.is_expected, true)
+            && let Some((_, channel)) = &self.last
+            && let Some(user) = channel.user()
+        {
+            reading.notices.push(LinkNotice::Input(user, channel.from, channel.channel));
+            return ReadStop::Paused;
+        }
         for _ in 0..MAX_READS {
             match &mut self.current {
                 Some(CurrentFrame {
@@ -292,8 +300,14 @@ impl LinkReader {
         }
     }
 
+    /// Returns true if the next byte of the stream is the first one of a head.
+    fn can_read_head(&self) -> bool {
+        self.current.is_none() && self.padding == 0 && self.buffer.is_empty()
+    }
+
     /// Reads from the stream. Returns false at its end.
     fn read_more(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
+        self.is_expected = false;
         if self.padding == 0
             && self.buffer.is_empty()
             && let Some(current) = &mut self.current
@@ -317,11 +331,58 @@ impl LinkReader {
                 return Ok(got > 0);
             }
         }
+        let room = reading.target.as_ref().map_or(0, ReadTarget::room);
+        if room > BUFFER_BYTES && self.can_read_head() {
+            return self.read_head(reading);
+        }
+        self.buffer.shrink(BUFFER_BYTES);
         let room = self.buffer.room();
         let got = reading.stream.receive(room)?;
         self.is_exhausted = got < room.len();
         self.buffer.added(got);
         Ok(got > 0)
+    }
+
+    /// Reads a head, and the bytes after it into the target, where most of them belong.
+    fn read_head(&mut self, reading: &mut Reading<'_>) -> io::Result<bool> {
+        let Some(target) = &mut reading.target else { return Ok(true) };
+        let (channel, filled) = (target.channel, target.filled);
+        // Bytes of another channel must be copied.
+        let is_likely = self.last.as_ref().is_none_or(|(_, last)| Arc::ptr_eq(last, channel));
+        let count = target.room().min(if is_likely { MAX_PAYLOAD } else { BUFFER_BYTES });
+        let place = target.into.slice(filled, count);
+        let mut head: FrameHead = [0; HEAD_BYTES];
+        let got = reading.stream.receive_parts([Dst::from(&mut head[..]), place])?;
+        self.is_exhausted = got < HEAD_BYTES + count;
+        let Some(behind) = got.checked_sub(HEAD_BYTES) else {
+            self.buffer.push(Src::from(&head[..got]));
+            return Ok(got > 0);
+        };
+        if Frame::is_short(&head) {
+            // The payload takes the place of the bytes behind it.
+            self.buffer.push(place.as_src().slice(0, behind));
+            self.begin_frame(&head, reading)?;
+            return Ok(true);
+        }
+        self.begin_frame(&head, reading)?;
+        let direct = match &self.current {
+            Some(CurrentFrame { sink: PayloadSink::Channel(sink), left, .. })
+                if Arc::ptr_eq(sink, channel) =>
+            {
+                behind.min(*left)
+            }
+            _ => 0,
+        };
+        // Keep the bytes behind the payload.
+        self.buffer.push(place.as_src().slice(direct, behind - direct));
+        if let Some(target) = &mut reading.target
+            && direct > 0
+        {
+            target.filled = filled + direct;
+            reading.notices.extend(channel.count_taken(direct).map(LinkNotice::Grant));
+            self.advance(direct, reading);
+        }
+        Ok(true)
     }
 
     /// Reads payload of the current frame into the target.
@@ -331,8 +392,11 @@ impl LinkReader {
         };
         let count = current.left.min(target.room());
         let place = target.into.slice(target.filled, count);
-        // Read beyond the payload only if the target takes all of it.
-        let (got, room) = if count == current.left {
+        // Read beyond the payload only if the target wants more, or if zeros follow, for which a
+        // waiting thread would wake up.
+        let is_last = count == current.left;
+        let reads_beyond = is_last && (target.room() > count || padding(current.payload) > 0);
+        let (got, room) = if reads_beyond {
             let behind = self.buffer.room();
             let room = count + behind.len();
             (reading.stream.receive_parts([place, Dst::from(behind)])?, room)
@@ -354,7 +418,8 @@ impl LinkReader {
                 if self.channels.len() >= MAX_CHANNELS || self.channels.contains_key(&channel) {
                     return Err(malformed("too many channels, or one twice"));
                 }
-                let owner = reading.owner.upgrade().ok_or_else(|| io::Error::other("no group is left"))?;
+                let owner =
+                    reading.owner.upgrade().ok_or_else(|| io::Error::other("no group is left"))?;
                 let entry = owner.open_channel(reading.key, &ranks).map_err(malformed)?;
                 match &entry {
                     Some(entry) if !entry.open(channel) => {
@@ -367,15 +432,12 @@ impl LinkReader {
                 self.has_had_channels = true;
             }
             Frame::Data { channel, payload } => {
-                let sink = match self.channels.get(&channel) {
-                    Some(Some(entry)) if entry.admit(payload) => {
-                        PayloadSink::Channel(Arc::clone(entry))
-                    }
-                    Some(Some(_)) => return Err(malformed("more bytes than it was granted")),
-                    Some(None) => PayloadSink::Dropped,
-                    None => return Err(malformed("bytes of an unknown channel")),
-                };
+                let sink = self.sink_of(channel, payload)?;
                 self.current = Some(CurrentFrame::new(sink, payload));
+            }
+            Frame::Short { channel, payload } => {
+                let bytes = payload.as_slice();
+                deliver(&mut self.sink_of(channel, bytes.len())?, bytes, reading);
             }
             Frame::Grant { channel: number, total } => {
                 reading.notices.push(LinkNotice::Granted { number, total });
@@ -392,6 +454,22 @@ impl LinkReader {
         Ok(())
     }
 
+    /// Returns the destination of a payload of the channel with this number.
+    fn sink_of(&mut self, number: u32, payload: usize) -> io::Result<PayloadSink> {
+        if !self.last.as_ref().is_some_and(|&(last, _)| last == number) {
+            match self.channels.get(&number) {
+                Some(Some(channel)) => self.last = Some((number, Arc::clone(channel))),
+                Some(None) => return Ok(PayloadSink::Dropped),
+                None => return Err(malformed("bytes of an unknown channel")),
+            }
+        }
+        let Some((_, channel)) = &self.last else { return Ok(PayloadSink::Dropped) };
+        if !channel.admit(payload) {
+            return Err(malformed("more bytes than it was granted"));
+        }
+        Ok(PayloadSink::Channel(Arc::clone(channel)))
+    }
+
     fn begin_whole(&mut self, ranks: ChannelRanks, kind: WholeKind, payload: usize) {
         let sink = PayloadSink::Whole(ranks, kind, Vec::with_capacity(payload));
         self.current = Some(CurrentFrame::new(sink, payload));
@@ -406,6 +484,7 @@ impl LinkReader {
                 entry.as_ref().is_none_or(|entry| !Arc::ptr_eq(entry, &channel))
             };
             self.channels.retain(|_, entry| is_other(entry));
+            self.last = None;
         }
         reading.notices.push(LinkNotice::Left(ranks, reason));
     }

@@ -56,6 +56,8 @@ pub(super) struct ChannelPair {
     incoming: OnceLock<Arc<IncomingChannel>>,
     /// The link from the peer's process, once it is known.
     incoming_link: Mutex<Option<Arc<IncomingLink>>>,
+    /// The link on which the peer has opened the channel. It does not change while the group lives.
+    open_link: OnceLock<Arc<IncomingLink>>,
 }
 
 /// The sending end of a channel.
@@ -205,6 +207,25 @@ impl TcpMeshShared {
             *known = self.links.incoming(&self.link_key(peer, channel));
         }
         known.clone()
+    }
+
+    /// Returns the channel from a peer, and its link if the peer has opened the channel. Takes no
+    /// lock, except before that.
+    pub(super) fn open_channel(
+        &self,
+        peer: Rank,
+        channel: Channel,
+    ) -> (&Arc<IncomingChannel>, Option<&Arc<IncomingLink>>) {
+        let incoming = self.incoming_channel(peer, channel);
+        let pair = self.channel_pair(peer, channel);
+        if pair.open_link.get().is_none()
+            && incoming.is_open()
+            && let Some(link) = self.links.incoming(&self.link_key(peer, channel))
+        {
+            // Another thread can only have set the same link.
+            drop(pair.open_link.set(link));
+        }
+        (incoming, pair.open_link.get())
     }
 
     /// Fails the group, for a reason that the other nodes do not know yet. The leader of this node

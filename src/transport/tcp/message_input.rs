@@ -102,10 +102,11 @@ impl MessageInput {
             return;
         }
         let state = lock(&self.state);
-        let ready: Vec<_> =
-            events.iter().filter_map(|event| state.links.get(&event.token).cloned()).collect();
+        let mut links = events.iter().filter_map(|event| state.links.get(&event.token).cloned());
+        // Usually there is one link, for which nothing is allocated.
+        let (first, others): (_, Vec<_>) = (links.next(), links.collect());
         drop((state, events));
-        ready.iter().for_each(|link| link.announce());
+        first.iter().chain(&others).for_each(|link| link.announce());
     }
 }
 

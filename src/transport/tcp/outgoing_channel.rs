@@ -2,7 +2,8 @@
 
 use super::byte_queue::ByteQueue;
 use super::link_frame::{
-    ALIGNMENT, ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding,
+    ALIGNMENT, ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, MAX_SHORT_PAYLOAD,
+    ShortPayload, padding,
 };
 use super::link_user::LinkUser;
 use super::peer_connect::PeerConnector;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A message of at most this length is copied behind its head, so that one part is sent.
-const COPY_BYTES: usize = 16 << 10;
+const COPY_BYTES: usize = 1 << 10;
 
 /// The maximum number of frames of one call that sends in place.
 const FRAMES_PER_CALL: usize = 6;
@@ -27,7 +28,7 @@ const MESSAGE_PARTS: usize = 3;
 const MAX_PIECES: usize = 2 * FRAMES_PER_CALL + MESSAGE_PARTS;
 
 /// The memory that a link keeps for bytes that wait.
-const KEPT_BYTES: usize = 4 * MAX_PAYLOAD;
+const KEPT_BYTES: usize = MAX_PAYLOAD;
 
 /// The sending end of a channel.
 #[derive(Debug)]
@@ -62,8 +63,7 @@ pub(super) enum SendOutcome {
 #[derive(Debug, Default)]
 pub(super) struct OutgoingState {
     pub(super) connection: Connection,
-    /// Bytes that must be sent before the next frame.
-    pub(super) pending: ByteQueue,
+    pub(super) queue: SendQueue,
     pub(super) next_number: u32,
     pub(super) watch: Option<DescriptorWatch>,
     pub(super) user_timeout: Option<Duration>,
@@ -72,6 +72,13 @@ pub(super) struct OutgoingState {
     pub(super) watches_room: bool,
     /// Whether the link is to be closed when it has sent everything.
     pub(super) is_closing: bool,
+}
+
+/// What waits for room on a link.
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    /// Bytes that must be sent before the next frame.
+    pub(super) pending: ByteQueue,
 }
 
 /// The connection of an outgoing link.
@@ -91,20 +98,6 @@ impl OutgoingChannel {
 }
 
 impl OutgoingState {
-    /// Sends what waits. Returns true if nothing waits any more.
-    pub(super) fn flush(&mut self, stream: &SocketStream) -> io::Result<bool> {
-        while !self.pending.is_empty() {
-            match stream.send(self.pending.bytes()) {
-                Ok(sent) => self.pending.take(sent),
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) if is_transient(&cause) => return Ok(false),
-                Err(cause) => return Err(cause),
-            }
-        }
-        self.pending.shrink_above(KEPT_BYTES);
-        Ok(true)
-    }
-
     pub(super) fn watch_for_room(&mut self) {
         if let Some(watch) = &self.watch
             && !std::mem::replace(&mut self.watches_room, true)
@@ -123,8 +116,24 @@ impl OutgoingState {
 
     /// Marks the link as ended. The caller drops the result after it has released the lock.
     pub(super) fn end(&mut self) -> (Connection, Option<DescriptorWatch>) {
-        self.pending = ByteQueue::default();
+        self.queue = SendQueue::default();
         (std::mem::replace(&mut self.connection, Connection::Ended), self.watch.take())
+    }
+}
+
+impl SendQueue {
+    /// Sends what waits. Returns true if nothing waits any more.
+    pub(super) fn flush(&mut self, stream: &SocketStream) -> io::Result<bool> {
+        while !self.pending.is_empty() {
+            match stream.send(self.pending.bytes()) {
+                Ok(sent) => self.pending.take(sent),
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if is_transient(&cause) => return Ok(false),
+                Err(cause) => return Err(cause),
+            }
+        }
+        self.pending.shrink(KEPT_BYTES);
+        Ok(true)
     }
 
     /// Sends bytes of the parts behind the bytes that wait.
@@ -186,20 +195,29 @@ impl OutgoingState {
         wanted: usize,
     ) -> io::Result<usize> {
         let before = self.pending.len();
-        let head = Frame::Data { channel: channel.number, payload: wanted }.encode();
-        self.pending.push(Src::from(&head[..]));
-        let mut left = wanted;
-        for part in parts {
-            let count = part.len().min(left);
-            self.pending.push(part.slice(0, count));
-            left -= count;
+        let mut pieces = Pieces::default();
+        MessageCursor { parts, part: 0, offset: 0 }.take(wanted, &mut pieces);
+        if wanted <= MAX_SHORT_PAYLOAD {
+            let payload = ShortPayload::new(pieces.as_slice());
+            let frame = Frame::Short { channel: channel.number, payload };
+            self.pending.push(Src::from(&frame.encode()[..]));
+        } else {
+            let head = Frame::Data { channel: channel.number, payload: wanted }.encode();
+            self.pending.push(Src::from(&head[..]));
+            pieces.as_slice().iter().for_each(|piece| self.pending.push(*piece));
+            self.pending.push_zeros(padding(wanted));
         }
-        self.pending.push_zeros(padding(wanted));
+        let frame_bytes = self.pending.len() - before;
         match stream.send(self.pending.bytes()) {
             Ok(sent) if sent > before => {
                 self.pending.take(sent);
                 channel.sent.fetch_add(wanted as u64, Ordering::Relaxed);
-                let taken = (sent - before).saturating_sub(HEAD_BYTES).min(wanted);
+                let sent_of_frame = sent - before;
+                let taken = if sent_of_frame == frame_bytes {
+                    wanted
+                } else {
+                    sent_of_frame.saturating_sub(HEAD_BYTES).min(wanted)
+                };
                 if taken < wanted {
                     channel.copied.store(wanted - taken, Ordering::Relaxed);
                 }
@@ -229,10 +247,10 @@ impl OutgoingState {
         let count = wanted.div_ceil(MAX_PAYLOAD).min(FRAMES_PER_CALL);
         let wanted = wanted.min(count * MAX_PAYLOAD);
         let payload_of = |index: usize| (wanted - index * MAX_PAYLOAD).min(MAX_PAYLOAD);
-        let heads: [FrameHead; FRAMES_PER_CALL] = std::array::from_fn(|index| {
-            let payload = if index < count { payload_of(index) } else { MAX_PAYLOAD };
-            Frame::Data { channel: channel.number, payload }.encode()
-        });
+        let mut heads: [FrameHead; FRAMES_PER_CALL] = [[0; HEAD_BYTES]; FRAMES_PER_CALL];
+        for (index, head) in heads.iter_mut().enumerate().take(count) {
+            *head = Frame::Data { channel: channel.number, payload: payload_of(index) }.encode();
+        }
         let zeros = [0; ALIGNMENT];
         let mut pieces = Pieces::default();
         let mut rest = MessageCursor { parts, part: 0, offset: 0 };

@@ -80,12 +80,13 @@ impl OutgoingLink {
     /// Sends as many bytes of the parts as the receiver and the system take.
     pub(super) fn send(&self, channel: &OutgoingChannel, parts: &[Src<'_>]) -> SendOutcome {
         let mut state = lock(&self.state);
-        let stream = match &state.connection {
-            Connection::Open(stream) => Arc::clone(stream),
+        let OutgoingState { connection, queue, .. } = &mut *state;
+        let stream = match connection {
+            Connection::Open(stream) => stream,
             Connection::Ended => return SendOutcome::Ended,
             Connection::Unused | Connection::Connecting(_) => return SendOutcome::Unconnected,
         };
-        match state.send(&stream, channel, parts) {
+        match queue.send(stream, channel, parts) {
             Ok(outcome) => outcome,
             Err(cause) if is_transient(&cause) => SendOutcome::Sent(0),
             Err(cause) => {
@@ -146,7 +147,7 @@ impl OutgoingLink {
 
     /// Returns true if bytes wait for room or for the connection.
     pub(super) fn is_busy(&self) -> bool {
-        !lock(&self.state).pending.is_empty()
+        !lock(&self.state).queue.pending.is_empty()
     }
 
     /// Sets the time after which the link ends if sent bytes are not acknowledged.
@@ -162,7 +163,7 @@ impl OutgoingLink {
     pub(super) fn send_heartbeat(&self, interval: Duration) {
         let mut state = lock(&self.state);
         let is_due = state.last_heartbeat.is_none_or(|at| at.elapsed() >= interval * 3 / 4);
-        if !is_due || !state.pending.is_empty() {
+        if !is_due || !state.queue.pending.is_empty() {
             return;
         }
         state.last_heartbeat = Some(Instant::now());
@@ -193,14 +194,13 @@ impl OutgoingLink {
     /// the connection.
     pub(super) fn send_frame(&self, frame: &Frame, payload: &[u8]) {
         let mut state = lock(&self.state);
-        if matches!(state.connection, Connection::Ended)
-            || state.pending.len() > MAX_PENDING
+        if matches!(state.connection, Connection::Ended) || state.queue.pending.len() > MAX_PENDING
         {
             return;
         }
-        state.pending.push(Src::from(&frame.encode()[..]));
-        state.pending.push(Src::from(payload));
-        state.pending.push_zeros(padding(payload.len()));
+        state.queue.pending.push(Src::from(&frame.encode()[..]));
+        state.queue.pending.push(Src::from(payload));
+        state.queue.pending.push_zeros(padding(payload.len()));
         self.flush(state);
     }
 
@@ -209,7 +209,7 @@ impl OutgoingLink {
     fn flush<'a>(&'a self, mut state: MutexGuard<'a, OutgoingState>) -> bool {
         let Connection::Open(stream) = &state.connection else { return false };
         let stream = Arc::clone(stream);
-        match state.flush(&stream) {
+        match state.queue.flush(&stream) {
             Ok(true) => {
                 if state.is_closing {
                     if !stream.try_send_end() {
@@ -251,7 +251,7 @@ impl OutgoingLink {
                 drop(stream.set_reset_on_close(false));
                 self.flush(state);
             }
-            Connection::Connecting(connector) if !delivers || state.pending.is_empty() => {
+            Connection::Connecting(connector) if !delivers || state.queue.pending.is_empty() => {
                 let connector = Arc::clone(connector);
                 let ended = state.end();
                 drop(state);

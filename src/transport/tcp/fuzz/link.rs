@@ -6,11 +6,11 @@
 
 use super::super::incoming_channel::IncomingChannel;
 use super::super::incoming_link::IncomingLink;
-use super::super::link_frame::{ChannelRanks, Frame, padding};
+use super::super::link_frame::{ChannelRanks, Frame, MAX_SHORT_PAYLOAD, ShortPayload, padding};
 use super::super::link_owner::LinkOwner;
 use super::super::link_table::LinkTable;
 use super::super::link_user::LinkKey;
-use crate::base::buffer::Dst;
+use crate::base::buffer::{Dst, Src};
 use crate::base::fuzz::FuzzScript;
 use crate::base::ids::Nonce;
 use crate::sys::stream::SocketStream;
@@ -108,6 +108,10 @@ fn next_bytes(
             expected.is_broken |= !expected.is_open;
             if !expected.is_broken {
                 expected.sent.extend_from_slice(&payload);
+            }
+            if step & 0x10 != 0 && payload.len() <= MAX_SHORT_PAYLOAD {
+                let payload = ShortPayload::new(&[Src::from(&payload[..])]);
+                return Frame::Short { channel: 7, payload }.encode().to_vec();
             }
             with_payload(Frame::Data { channel: 7, payload: payload.len() }, &payload)
         }
