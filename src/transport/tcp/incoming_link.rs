@@ -5,7 +5,8 @@
 use super::incoming_channel::IncomingChannel;
 use super::link_events::LinkEvent;
 use super::link_owner::LinkOwner;
-use super::link_reader::{LinkNotice, LinkReader, ReadStop, ReadTarget, Reading};
+use super::link_reader::LinkReader;
+use super::link_reading::{LinkNotice, ReadStop, ReadTarget, Reading};
 use super::link_user::LinkKey;
 use crate::base::buffer::Dst;
 use crate::base::sync::lock;

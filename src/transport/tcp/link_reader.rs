@@ -10,18 +10,17 @@
 
 use super::byte_queue::ByteQueue;
 use super::control_frame::ControlFrame;
-use super::incoming_channel::{DueGrant, IncomingChannel};
+use super::incoming_channel::IncomingChannel;
 use super::link_frame::{ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, padding};
-use super::link_owner::LinkOwner;
-use super::link_user::{ChannelUser, LinkKey, LinkUser};
+use super::link_reading::{LinkNotice, ReadStop, ReadTarget, Reading};
+use super::link_user::ChannelUser;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Error;
-use crate::base::ids::Rank;
-use crate::sys::stream::{SocketStream, is_transient};
+use crate::sys::stream::is_transient;
 use crate::transport::Channel;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// The number of bytes that are read before it is known to which channel they belong.
 const BUFFER_BYTES: usize = 2 * HEAD_BYTES + (2 << 10);
@@ -48,7 +47,7 @@ pub(super) struct LinkReader {
     is_exhausted: bool,
     /// The channel of the last payload, and its number.
     last: Option<(u32, Arc<IncomingChannel>)>,
-    /// Whether the group of `last` was told that the stream is readable, and nothing was read since.
+    /// Whether the stream was announced to the group of `last`, and nothing was read since.
     is_expected: bool,
 }
 
@@ -76,56 +75,6 @@ enum PayloadSink {
 enum WholeKind {
     Reason,
     Control,
-}
-
-/// What the reader must report after its lock was released.
-#[derive(Debug)]
-pub(super) enum LinkNotice {
-    /// Bytes of a channel have arrived.
-    Input(Arc<dyn LinkUser>, Rank, Channel),
-    /// The other side must get a grant.
-    Grant(DueGrant),
-    /// The other side has granted more bytes for one of this side's channels.
-    Granted { number: u32, total: u64 },
-    /// A rank has left its group.
-    Left(ChannelRanks, Option<Error>),
-    /// A control frame has arrived.
-    Control(ChannelRanks, Vec<u8>),
-    /// The other side sends to a rank that has left its group.
-    SentToDeparted(ChannelRanks),
-}
-
-/// The memory of the caller for the bytes of a channel.
-pub(super) struct ReadTarget<'a> {
-    pub(super) channel: &'a Arc<IncomingChannel>,
-    pub(super) into: Dst<'a>,
-    pub(super) filled: usize,
-}
-
-impl ReadTarget<'_> {
-    fn room(&self) -> usize {
-        self.into.len() - self.filled
-    }
-}
-
-/// The state of one call of the reader.
-pub(super) struct Reading<'a> {
-    pub(super) key: &'a LinkKey,
-    pub(super) stream: &'a SocketStream,
-    pub(super) owner: &'a Weak<dyn LinkOwner>,
-    pub(super) target: Option<ReadTarget<'a>>,
-    pub(super) notices: Vec<LinkNotice>,
-    /// The number of reads that got bytes.
-    pub(super) reads: u64,
-}
-
-/// Why the reader has stopped.
-#[derive(Debug)]
-pub(super) enum ReadStop {
-    /// Nothing more can be read now, or enough was read.
-    Paused,
-    /// The stream has ended: in order, or by an error.
-    Ended(Option<io::Error>),
 }
 
 impl LinkReader {
@@ -456,7 +405,7 @@ impl LinkReader {
 
     /// Returns the destination of a payload of the channel with this number.
     fn sink_of(&mut self, number: u32, payload: usize) -> io::Result<PayloadSink> {
-        if !self.last.as_ref().is_some_and(|&(last, _)| last == number) {
+        if self.last.as_ref().is_none_or(|&(last, _)| last != number) {
             match self.channels.get(&number) {
                 Some(Some(channel)) => self.last = Some((number, Arc::clone(channel))),
                 Some(None) => return Ok(PayloadSink::Dropped),

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `link_frame` | the frames on a link |
 //! | `outgoing_link`, `outgoing_channel` | the sending end |
-//! | `incoming_link`, `link_reader` | the receiving end |
+//! | `incoming_link`, `link_reader`, `link_reading` | the receiving end |
+//! | `byte_queue` | the bytes that were read or wait for room |
 //! | `incoming_channel` | the bytes from one rank of a group to another |
 //! | `message_input` | links for messages, which the service thread reads |
 //! | `link_events` | ends, departures and control frames, for the service thread |

@@ -59,6 +59,7 @@ mod link_frame;
 mod link_owner;
 mod link_proof;
 mod link_reader;
+mod link_reading;
 mod link_registration;
 mod link_table;
 mod link_user;
