@@ -24,7 +24,6 @@ impl MatchingState {
         if self.peers.link(peer).is_receive_closed() || self.failure.is_some() {
             return false;
         }
-        self.peers.begin_reads(peer);
         let mut taken = 0;
         let outcome = loop {
             match self.take_next(peer) {
@@ -34,9 +33,6 @@ impl MatchingState {
                     self.peers.release_lazily(peer);
                 }
                 Err(error) => break Err(error),
-            }
-            if self.peers.is_exhausted(peer) {
-                break Ok(false);
             }
             if taken >= DRAIN_LIMIT_BYTES {
                 break Ok(self.peers.may_have_more(peer));

@@ -59,8 +59,6 @@ pub(super) struct Staging {
     /// The bytes that were not used.
     start: usize,
     end: usize,
-    /// Whether the last read of this series found less than there was room for.
-    found_less: bool,
 }
 
 impl Staging {
@@ -74,7 +72,6 @@ impl Staging {
             }
             let room = if is_direct { into } else { Dst::from(self.memory.as_mut_slice()) };
             let got = endpoint.try_receive(peer, Channel::PointToPoint, room)?;
-            self.found_less = got < room.len();
             if is_direct {
                 return Ok(got);
             }
@@ -84,11 +81,6 @@ impl Staging {
         into.slice(0, len).copy_from(Src::from(&self.memory[self.start..self.start + len]));
         self.start += len;
         Ok(len)
-    }
-
-    /// Returns true if all bytes were used, and the last read found less than there was room for.
-    fn is_exhausted(&self) -> bool {
-        self.start == self.end && self.found_less
     }
 }
 
@@ -281,19 +273,6 @@ impl PeerStreams {
                 Ok(len)
             }
         }
-    }
-
-    /// Begins a series of reads of a stream that was reported as ready.
-    pub(super) fn begin_reads(&mut self) {
-        if let Self::Streams { staging, .. } = self {
-            staging.found_less = false;
-        }
-    }
-
-    /// Returns true if the last read of the series has shown that no more bytes had arrived. Bytes
-    /// that arrive after that make the stream ready again.
-    pub(super) fn is_exhausted(&self) -> bool {
-        matches!(self, Self::Streams { staging, .. } if staging.is_exhausted())
     }
 
     /// Returns whether more bytes may have arrived than were taken.

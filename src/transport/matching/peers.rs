@@ -356,16 +356,6 @@ impl PeerTable {
         self.links[peer].streams.may_have_more(self.domain.as_ref())
     }
 
-    /// Begins a series of reads of the bytes from a peer.
-    pub(super) fn begin_reads(&mut self, peer: Rank) {
-        self.links[peer].streams.begin_reads();
-    }
-
-    /// Returns true if the series of reads has shown that no more bytes had arrived from a peer.
-    pub(super) fn is_exhausted(&self, peer: Rank) -> bool {
-        self.links[peer].streams.is_exhausted()
-    }
-
     /// Takes the ready list, together with the peers whose streams the endpoint reports as ready.
     pub(super) fn take_ready(&mut self, endpoint: &dyn Endpoint) -> Vec<Rank> {
         let mut ready = std::mem::take(&mut self.ready_list);

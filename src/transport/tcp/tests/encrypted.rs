@@ -55,9 +55,9 @@ enum RelayAction {
 /// The bytes of a hello with its confirmation. Records follow them.
 const HANDSHAKE_BYTES: usize = super::super::hello::HELLO_BYTES + 17;
 
-/// The bytes of the frames that carry [`SECRET_TEXT`]: the head that opens the channel, and the
-/// head and the payload of the data, which are in one record.
-const FRAME_BYTES: usize = 3 * HEAD_BYTES;
+/// The bytes of the frames that carry [`SECRET_TEXT`]: the head that opens the channel, and a short
+/// frame with the text. They are in one record.
+const FRAME_BYTES: usize = 2 * HEAD_BYTES;
 
 /// Forwards one connection. Adds all bytes of both directions to `seen`.
 fn relay(client: &TcpStream, server: SocketAddr, action: RelayAction, seen: &Mutex<Vec<u8>>) {
