@@ -17,6 +17,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Duration;
 
+/// The idle time after which the kernel probes a connection.
+const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(60);
+
 /// Returns the addresses of a host name or an address literal (IPv6 with or without brackets). A
 /// separate thread looks the name up, because the system's resolver has no deadline. The thread
 /// ends when the resolver returns, which may be after the deadline.
@@ -192,8 +195,6 @@ pub fn finish_connect(stream: &impl AsFd) -> io::Result<()> {
 /// The error of the system.
 pub fn set_user_timeout(stream: &impl AsFd, timeout: Duration) -> io::Result<()> {
     let socket = socket2::SockRef::from(stream);
-    // The system takes whole seconds, at least one.
-    let at_least_one_second = |time: Duration| time.max(Duration::from_secs(1));
     let (time, interval) = (at_least_one_second(timeout / 3), at_least_one_second(timeout / 6));
     let probes = TcpKeepalive::new().with_time(time).with_interval(interval);
     socket.set_tcp_keepalive(&probes)?;
@@ -228,11 +229,25 @@ pub fn source_address_for(ip: IpAddr) -> io::Result<IpAddr> {
 pub fn set_stream_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
+    set_keep_alive(stream, DEFAULT_KEEP_ALIVE)
+}
+
+/// Lets the kernel send a probe when a connection was idle for `time`, and end the connection after
+/// four probes without an answer.
+///
+/// # Errors
+/// The error of the system.
+pub fn set_keep_alive(stream: &impl AsFd, time: Duration) -> io::Result<()> {
     let probes = TcpKeepalive::new()
-        .with_time(Duration::from_secs(60))
-        .with_interval(Duration::from_secs(15))
+        .with_time(at_least_one_second(time))
+        .with_interval(at_least_one_second(time / 4))
         .with_retries(4);
     socket2::SockRef::from(stream).set_tcp_keepalive(&probes)
+}
+
+/// The system takes whole seconds, at least one.
+fn at_least_one_second(time: Duration) -> Duration {
+    time.max(Duration::from_secs(1))
 }
 
 /// Returns the local address of a stream, also while it connects. `None` if it has none.

@@ -95,7 +95,7 @@ impl SurvivorEndpoint {
             opened.inspect_err(|_| self.is_session_open.store(false, Ordering::Release))?;
         self.reconnect_endpoint
             .iter()
-            .for_each(|reconnect_endpoint| reconnect_endpoint.set_answer(None));
+            .for_each(|endpoint| endpoint.begin_session(Arc::clone(&arrival_flag)));
         Ok(SurvivorSession { endpoint: self, arrival_flag })
     }
 
@@ -181,7 +181,6 @@ impl SurvivorSession<'_> {
         deadline: &Deadline,
     ) -> Result<()> {
         let mut all: Vec<BorrowedFd<'_>> = vec![self.arrival_flag.as_fd()];
-        all.extend(self.endpoint.reconnect_endpoint.as_ref().map(ReconnectEndpoint::as_fd));
         for link in links {
             all.push(link.as_fd());
         }
@@ -214,6 +213,7 @@ impl SurvivorSession<'_> {
 impl Drop for SurvivorSession<'_> {
     fn drop(&mut self) {
         self.endpoint.registration.close_survivor_session();
+        self.endpoint.reconnect_endpoint.iter().for_each(ReconnectEndpoint::end_session);
         self.endpoint.is_session_open.store(false, Ordering::Release);
     }
 }

@@ -71,10 +71,10 @@ impl ShortPayload {
     ///
     /// # Panics
     /// If there are more than [`MAX_SHORT_PAYLOAD`] bytes.
-    pub(super) fn new(parts: &[Src<'_>]) -> Self {
+    pub(super) fn new<'a>(parts: impl IntoIterator<Item = Src<'a>>) -> Self {
         let (mut bytes, mut len) = ([0; MAX_SHORT_PAYLOAD], 0);
         for part in parts {
-            Dst::from(&mut bytes[len..len + part.len()]).copy_from(*part);
+            Dst::from(&mut bytes[len..len + part.len()]).copy_from(part);
             len += part.len();
         }
         Self { bytes, len }
@@ -219,7 +219,7 @@ mod tests {
                 .prop_map(|(channel, payload)| Frame::Data { channel, payload }),
             (any::<u32>(), prop::collection::vec(any::<u8>(), 1..=MAX_SHORT_PAYLOAD)).prop_map(
                 |(channel, bytes)| {
-                    let payload = ShortPayload::new(&[Src::from(&bytes[..])]);
+                    let payload = ShortPayload::new([Src::from(&bytes[..])]);
                     Frame::Short { channel, payload }
                 }
             ),

@@ -120,7 +120,7 @@ impl LinkReader {
                 Err(cause) => return ReadStop::Ended(Some(cause)),
             }
         }
-        ReadStop::Paused
+        self.pause(reading)
     }
 
     /// Announces payload of a channel to the group of the channel, which then reads the payload into
@@ -163,7 +163,7 @@ impl LinkReader {
                 Err(cause) => return ReadStop::Ended(Some(cause)),
             }
         }
-        ReadStop::Paused
+        self.pause(reading)
     }
 
     /// Reads until nothing more can be read.
@@ -189,6 +189,14 @@ impl LinkReader {
         let channels = self.channels.values().flatten();
         let users = channels.filter_map(|channel| Some((channel.user()?, channel.from))).collect();
         self.has_had_channels.then_some(users)
+    }
+
+    /// Stops after enough reads. Nobody would be told of bytes that stay in the buffer.
+    fn pause(&mut self, reading: &mut Reading<'_>) -> ReadStop {
+        match self.use_buffer(reading) {
+            Ok(()) => ReadStop::Paused,
+            Err(cause) => ReadStop::Ended(Some(cause)),
+        }
     }
 
     fn use_buffer(&mut self, reading: &mut Reading<'_>) -> io::Result<()> {

@@ -25,6 +25,7 @@ use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser, UserKey};
 use super::message_input::MessageInput;
 use super::outgoing_link::OutgoingLink;
 use super::peer_connect::PeerConnectHandler;
+use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result as LocalResult};
 use crate::base::ids::{Nonce, Rank};
@@ -47,6 +48,9 @@ use std::time::Duration;
 /// sockets have room for the records by which encrypted links end in order.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
+const DEFAULT_KEEP_ALIVE_MS: u64 = 60_000;
+const KEEP_ALIVE_LIMITS_MS: (u64, u64) = (1000, 3_600_000);
+
 /// The links of this process.
 #[derive(Debug)]
 pub(super) struct LinkTable {
@@ -55,6 +59,8 @@ pub(super) struct LinkTable {
     /// Reports the ends of incoming links to the service thread.
     end_poller: Arc<Poller>,
     pub(super) events: LinkEvents,
+    /// The idle time after which the system probes a link.
+    keep_alive: Duration,
     weak: Weak<Self>,
 }
 
@@ -85,14 +91,18 @@ impl LinkTable {
     /// Creates an empty table.
     ///
     /// # Errors
-    /// `System`.
+    /// `System`; `InvalidArgument` if `DIST_LINK_KEEPALIVE_MS` is invalid.
     pub(super) fn new() -> LocalResult<Arc<Self>> {
+        let (low, high) = KEEP_ALIVE_LIMITS_MS;
+        let keep_alive_ms =
+            config::read_bounded(config::LINK_KEEPALIVE_MS, DEFAULT_KEEP_ALIVE_MS, low, high)?;
         let (message_input, end_poller) = (MessageInput::new()?, Arc::new(Poller::new()?));
         let table = Arc::new_cyclic(|weak| Self {
             state: Mutex::default(),
             message_input,
             end_poller,
             events: LinkEvents::default(),
+            keep_alive: Duration::from_millis(keep_alive_ms),
             weak: weak.clone(),
         });
         let handler = Arc::downgrade(&table);
@@ -116,7 +126,9 @@ impl LinkTable {
     pub(super) fn acquire(&self, key: LinkKey) -> Arc<OutgoingLink> {
         let mut state = lock(&self.state);
         let entry = state.outgoing.entry(key);
-        let link = Arc::clone(entry.or_insert_with(|| OutgoingLink::new(key, self.weak.clone())));
+        let link = Arc::clone(
+            entry.or_insert_with(|| OutgoingLink::new(key, self.keep_alive, self.weak.clone())),
+        );
         link.users.fetch_add(1, Ordering::Relaxed);
         link
     }

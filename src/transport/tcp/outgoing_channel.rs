@@ -21,7 +21,7 @@ const COPY_BYTES: usize = 1 << 10;
 
 /// The maximum number of frames of one call that sends in place.
 const FRAMES_PER_CALL: usize = 6;
-/// The maximum number of parts of one call. The caller offers further parts again.
+/// The maximum number of parts that one call sends in place. The caller offers further parts again.
 const MESSAGE_PARTS: usize = 3;
 /// The maximum number of pieces of one call: each frame has a head, each border between frames cuts
 /// a part in two, and zeros follow.
@@ -149,15 +149,12 @@ impl SendQueue {
         if !self.pending.is_empty() && !self.flush(stream)? {
             return Ok(SendOutcome::Sent(0));
         }
-        let parts = &parts[..parts.len().min(MESSAGE_PARTS)];
         let copied = channel.copied.load(Ordering::Relaxed);
         if copied > 0 {
             // These bytes were sent from `pending`.
             channel.copied.store(0, Ordering::Relaxed);
-            let mut rest = MessageCursor { parts, part: 0, offset: 0 };
-            rest.take(copied, &mut Pieces::default());
             let mut left = Pieces::default();
-            rest.take(usize::MAX, &mut left);
+            MessageCursor::behind(copied, parts).take(usize::MAX, &mut left);
             return match self.send(stream, channel, left.as_slice()) {
                 Ok(SendOutcome::Sent(sent)) => Ok(SendOutcome::Sent(copied + sent)),
                 // The next call reports everything else.
@@ -178,12 +175,15 @@ impl SendQueue {
                 return Ok(SendOutcome::Sent(0));
             }
         }
-        if wanted <= COPY_BYTES {
+        let sent = if wanted <= COPY_BYTES {
             self.send_copy(stream, channel, parts, wanted)
         } else {
+            let parts = &parts[MessageCursor::behind(0, parts).part..];
+            let parts = &parts[..parts.len().min(MESSAGE_PARTS)];
+            let wanted = wanted.min(parts.iter().map(|part| part.len()).sum());
             self.send_in_place(stream, channel, parts, wanted)
-        }
-        .map(SendOutcome::Sent)
+        };
+        sent.map(SendOutcome::Sent)
     }
 
     /// Sends a short message, behind the bytes that wait, from one buffer.
@@ -195,16 +195,20 @@ impl SendQueue {
         wanted: usize,
     ) -> io::Result<usize> {
         let before = self.pending.len();
-        let mut pieces = Pieces::default();
-        MessageCursor { parts, part: 0, offset: 0 }.take(wanted, &mut pieces);
+        let mut left = wanted;
+        let pieces = parts.iter().map(|part| {
+            let count = part.len().min(left);
+            left -= count;
+            part.slice(0, count)
+        });
         if wanted <= MAX_SHORT_PAYLOAD {
-            let payload = ShortPayload::new(pieces.as_slice());
+            let payload = ShortPayload::new(pieces);
             let frame = Frame::Short { channel: channel.number, payload };
             self.pending.push(Src::from(&frame.encode()[..]));
         } else {
             let head = Frame::Data { channel: channel.number, payload: wanted }.encode();
             self.pending.push(Src::from(&head[..]));
-            pieces.as_slice().iter().for_each(|piece| self.pending.push(*piece));
+            pieces.for_each(|piece| self.pending.push(piece));
             self.pending.push_zeros(padding(wanted));
         }
         let frame_bytes = self.pending.len() - before;
@@ -253,7 +257,7 @@ impl SendQueue {
         }
         let zeros = [0; ALIGNMENT];
         let mut pieces = Pieces::default();
-        let mut rest = MessageCursor { parts, part: 0, offset: 0 };
+        let mut rest = MessageCursor::behind(0, parts);
         for (index, head) in heads.iter().enumerate().take(count) {
             pieces.push(Src::from(&head[..]));
             rest.take(payload_of(index), &mut pieces);
@@ -329,10 +333,21 @@ struct MessageCursor<'a, 'b> {
     offset: usize,
 }
 
-impl<'a> MessageCursor<'a, '_> {
-    /// Adds the next `count` bytes to `pieces`.
+impl<'a, 'b> MessageCursor<'a, 'b> {
+    /// Returns the position behind the first `count` bytes of a message.
+    fn behind(mut count: usize, parts: &'b [Src<'a>]) -> Self {
+        let mut part = 0;
+        while part < parts.len() && count >= parts[part].len() {
+            count -= parts[part].len();
+            part += 1;
+        }
+        Self { parts, part, offset: count }
+    }
+
+    /// Adds the next `count` bytes to `pieces`, or as many as have room there.
     fn take(&mut self, mut count: usize, pieces: &mut Pieces<'a>) {
         while count > 0
+            && pieces.len < MAX_PIECES
             && let Some(part) = self.parts.get(self.part)
         {
             let here = count.min(part.len() - self.offset);

@@ -33,6 +33,8 @@ const MAX_PENDING: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct OutgoingLink {
     pub(super) key: LinkKey,
+    /// The idle time after which the system probes the connection.
+    keep_alive: Duration,
     state: Mutex<OutgoingState>,
     channels: Mutex<BTreeMap<u32, Weak<OutgoingChannel>>>,
     /// The number of meshes that use the link.
@@ -42,9 +44,10 @@ pub(super) struct OutgoingLink {
 }
 
 impl OutgoingLink {
-    pub(super) fn new(key: LinkKey, owner: Weak<dyn LinkOwner>) -> Arc<Self> {
+    pub(super) fn new(key: LinkKey, keep_alive: Duration, owner: Weak<dyn LinkOwner>) -> Arc<Self> {
         Arc::new_cyclic(|weak| Self {
             key,
+            keep_alive,
             state: Mutex::default(),
             channels: Mutex::default(),
             users: AtomicUsize::new(0),
@@ -327,6 +330,7 @@ impl OutgoingLink {
             .map_err(|error| io::Error::other(error.to_string()))?;
         let mut state = lock(&self.state);
         stream.set_reset_on_close(!state.is_closing)?;
+        socket::set_keep_alive(stream, self.keep_alive)?;
         if let Some(limit) = state.user_timeout {
             set_user_timeout(stream, limit);
         }

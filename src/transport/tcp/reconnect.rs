@@ -22,7 +22,6 @@ use crate::security::LinkSecurity;
 use crate::sys::eventfd::EventFd;
 use crate::sys::stream::SocketStream;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 /// The maximum number of connections from one rank that the endpoint keeps until the caller takes
@@ -54,8 +53,6 @@ struct ReconnectInner {
     members: Vec<TcpMember>,
     security: LinkSecurity,
     state: Mutex<ReconnectState>,
-    /// Raised when a connection arrives or an attempt ends.
-    wake: EventFd,
     weak: Weak<Self>,
 }
 
@@ -66,6 +63,14 @@ struct ReconnectState {
     results: HashMap<Rank, Result<Arc<SocketStream>>>,
     /// The final answer to each incoming connection; `None` while the endpoint keeps connections.
     answer: Option<Vec<u8>>,
+    /// Raised when a connection has arrived or an attempt has ended; set while a session is open.
+    wake: Option<Arc<EventFd>>,
+}
+
+impl ReconnectState {
+    fn wake(&self) {
+        self.wake.iter().for_each(|event| event.raise());
+    }
 }
 
 impl ReconnectEndpoint {
@@ -74,11 +79,11 @@ impl ReconnectEndpoint {
         join_config: &TcpJoinConfig<'_>,
     ) -> Result<Self> {
         let TcpJoinConfig { group, epoch, members, me, .. } = *join_config;
-        let (members, wake) = (members.to_vec(), EventFd::new()?);
+        let members = members.to_vec();
         let security = join_config.security.clone();
         let inner = Arc::new_cyclic(|weak: &Weak<ReconnectInner>| {
             let (state, weak) = (Mutex::default(), weak.clone());
-            ReconnectInner { group, epoch, me, members, security, state, wake, weak }
+            ReconnectInner { group, epoch, me, members, security, state, weak }
         });
         let acceptor: Arc<dyn ConnectionAcceptor> = inner.clone();
         registry.register_reconnect((group, me), Arc::downgrade(&acceptor));
@@ -110,9 +115,20 @@ impl ReconnectEndpoint {
         Ok(PendingConnect { connector, inner: Arc::clone(inner), to })
     }
 
+    /// Begins a session: keeps incoming connections, and raises the event when one has arrived or an
+    /// attempt has ended. The event must be cleared before the arrivals are taken.
+    pub fn begin_session(&self, wake: Arc<EventFd>) {
+        lock(&self.inner.state).wake = Some(wake);
+        self.set_answer(None);
+    }
+
+    /// Ends a session.
+    pub fn end_session(&self) {
+        lock(&self.inner.state).wake = None;
+    }
+
     /// Removes and returns the connections that have arrived, in order of arrival.
     pub fn take_arrivals(&self) -> Vec<(Rank, Arc<SocketStream>)> {
-        self.inner.wake.clear();
         lock(&self.inner.state).arrived.drain(..).collect()
     }
 
@@ -129,13 +145,6 @@ impl ReconnectEndpoint {
         drop(state);
         let answer = answer.unwrap_or_default();
         waiting.iter().for_each(|(_, stream)| send_last_answer(stream, &answer));
-    }
-}
-
-impl AsFd for ReconnectEndpoint {
-    /// Readable when a connection may have arrived or an attempt may have ended.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.wake.as_fd()
     }
 }
 
@@ -189,19 +198,20 @@ impl ConnectionAcceptor for ReconnectInner {
             drop(oldest.and_then(|at| state.arrived.remove(at)));
         }
         state.arrived.push_back((hello.from, stream));
-        drop(state);
-        self.wake.raise();
+        state.wake();
     }
 }
 
 impl PeerConnectHandler for ReconnectInner {
     fn on_connected(&self, hello: &Hello, stream: Arc<SocketStream>) {
-        lock(&self.state).results.insert(hello.to, Ok(stream));
-        self.wake.raise();
+        let mut state = lock(&self.state);
+        state.results.insert(hello.to, Ok(stream));
+        state.wake();
     }
 
     fn on_failed(&self, hello: &Hello, error: Error) {
-        lock(&self.state).results.insert(hello.to, Err(error));
-        self.wake.raise();
+        let mut state = lock(&self.state);
+        state.results.insert(hello.to, Err(error));
+        state.wake();
     }
 }

@@ -110,7 +110,7 @@ fn next_bytes(
                 expected.sent.extend_from_slice(&payload);
             }
             if step & 0x10 != 0 && payload.len() <= MAX_SHORT_PAYLOAD {
-                let payload = ShortPayload::new(&[Src::from(&payload[..])]);
+                let payload = ShortPayload::new([Src::from(&payload[..])]);
                 return Frame::Short { channel: 7, payload }.encode().to_vec();
             }
             with_payload(Frame::Data { channel: 7, payload: payload.len() }, &payload)

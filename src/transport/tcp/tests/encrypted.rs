@@ -23,6 +23,7 @@ macro_rules! with_encryption {
 with_encryption! {
     streams::bytes_arrive_in_order_on_all_families_and_channels
     streams::message_parts_are_sent_in_order
+    streams::long_message_of_many_parts_is_sent_in_steps
     streams::sender_blocks_when_receiver_does_not_read
     streams::bytes_of_a_leaving_rank_arrive_before_the_error
     streams::peer_that_left_before_first_use_is_reported_left

@@ -4,6 +4,7 @@
 mod encrypted;
 mod failure;
 mod hostile;
+mod links;
 mod policy;
 mod proofs;
 mod streams;

@@ -47,6 +47,23 @@ pub(super) fn message_parts_are_sent_in_order() {
 }
 
 #[test]
+pub(super) fn long_message_of_many_parts_is_sent_in_steps() {
+    let (a, b) = pair("127.0.0.1");
+    send_all(&a, 1, STREAM, b"x").unwrap();
+    let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(6000).collect();
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let empty = Src::from(&[][..]);
+        let rest = bytes[sent..].chunks(100).map(Src::from);
+        let parts: Vec<Src<'_>> = std::iter::repeat_n(empty, 5).chain(rest).collect();
+        sent += a.try_send(1, STREAM, &parts).unwrap();
+    }
+    let mut got = vec![0; bytes.len() + 1];
+    receive_all(&b, 0, STREAM, &mut got).unwrap();
+    assert!(got[1..] == bytes);
+}
+
+#[test]
 pub(super) fn sender_blocks_when_receiver_does_not_read() {
     let (a, b) = pair("127.0.0.1");
     let much = vec![3; 1 << 20];
