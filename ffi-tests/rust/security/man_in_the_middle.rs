@@ -222,11 +222,11 @@ fn recorded_handshakes_cannot_be_repeated() {
     let (ended, connections) = run(Tampering::Nothing, program, |port, recordings| {
         assert!(!recordings.is_empty());
         for recording in recordings {
-            // The whole handshake again, and the hello for a stream that does not exist yet.
+            // The whole handshake again, and the hello for another purpose.
             let all = [&recording.hello[..], &recording.confirmation].concat();
             assert_eq!(reply_to(port, &all, ANSWER_BYTES), [DUPLICATE]);
             let mut moved = recording.hello.clone();
-            moved[10..12].copy_from_slice(&[1, 0]);
+            moved[10..12].copy_from_slice(&[3, 0]);
             assert_eq!(reply_to(port, &moved, ANSWER_BYTES), [WRONG_PROOF]);
         }
     });
@@ -275,15 +275,14 @@ fn changed_ranks_and_purposes_are_refused() {
 
 #[test]
 fn answer_of_another_connection_is_refused() {
-    let program = |rank: usize| match rank {
-        0 => "init\nrecv 16 1 1 timeout_ms=4000\nfinalize\n".to_owned(),
-        _ => "init\nsend 16 0 1 timeout_ms=4000\nfinalize\n".to_owned(),
-    };
+    const COLLECTIVE: &str = "all_reduce f32 SUM 1000 timeout_ms=4000";
+    // `init` uses the stream for messages, and the collective one of its own.
+    let program = |_| format!("init\n{COLLECTIVE}\nfinalize\n");
     let (ended, connections) = run(Tampering::RepeatAnswer, program, |_, _| {});
     assert!(connections >= 2, "{connections} connections were intercepted");
     ended.report("1", "init").assert_succeeded();
-    let receive = ended.report("0", "recv 16 1 1 timeout_ms=4000");
-    assert_ne!(receive.status, DIST_OK, "{receive:?}");
+    let received = ended.report("0", COLLECTIVE);
+    assert_ne!(received.status, DIST_OK, "{received:?}");
 }
 
 #[test]

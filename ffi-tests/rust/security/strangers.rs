@@ -53,12 +53,12 @@ fn read_store(port: u16, has_secret: bool) -> StoreContent {
     }
 }
 
-/// Returns a hello of rank 1 to rank 0 for the stream of messages, with this security setting (0:
-/// none, 1: auth), cipher suite and proof.
+/// Returns a hello of rank 1 to rank 0 for the second stream of collectives, which no small
+/// operation uses, with this security setting (0: none, 1: auth), cipher suite and proof.
 fn forged_hello(content: &StoreContent, security: u8, cipher: u8, proof: &[u8]) -> Vec<u8> {
     let mut hello = b"distlnk1".to_vec();
-    hello.extend(5_u16.to_le_bytes());
-    hello.extend([1, 0]);
+    hello.extend(6_u16.to_le_bytes());
+    hello.extend([0, 1]);
     for number in [0_u32, 1, 0] {
         hello.extend(number.to_le_bytes());
     }
@@ -73,7 +73,8 @@ fn forged_hello(content: &StoreContent, security: u8, cipher: u8, proof: &[u8]) 
 fn attack(setting: &str, attack: impl Fn(&StoreContent)) {
     let mut job = TestJob::new();
     for rank in 0..2 {
-        let variables = [secret_of(&job), (SECURITY, setting.to_owned())];
+        let streams = ("DIST_TCP_LANES", "2".to_owned());
+        let variables = [secret_of(&job), (SECURITY, setting.to_owned()), streams];
         let program = PROGRAM.replace("PEER", &(1 - rank).to_string());
         start_rank(&mut job, rank, &variables, &program);
     }

@@ -2,8 +2,8 @@
 //! has still to send. The memory is reused, so a queue that is empty from time to time allocates
 //! nothing.
 //!
-//! The bytes of an empty queue begin at a multiple of [`ALIGNMENT`] in memory, as frames do in their
-//! stream.
+//! The bytes of an empty queue begin at a multiple of [`ALIGNMENT`] in memory, as frames do in
+//! their stream.
 
 use super::link_frame::ALIGNMENT;
 use crate::base::buffer::{Dst, Src};
@@ -93,7 +93,8 @@ impl ByteQueue {
         self.end += count;
     }
 
-    /// Reduces the memory of an empty queue to this much room if it has more than four times as much.
+    /// Reduces the memory of an empty queue to this much room if it has more than four times as
+    /// much.
     pub(super) fn shrink(&mut self, room: usize) {
         if self.is_empty() && self.memory.len() > 4 * room {
             *self = Self::with_room(room);

@@ -81,6 +81,10 @@ impl LinkUser for TcpMeshShared {
         self.mark_announced_left(from);
     }
 
+    fn on_control_open(&self) {
+        self.doorbell.notify();
+    }
+
     fn on_control_end(&self, key: &LinkKey, link: Option<u64>, end: &LinkEnd) {
         for channel in self.open_control_channels().filter(|channel| channel.link.key == *key) {
             if channel.uses_link(link) {
@@ -108,7 +112,7 @@ impl LinkUser for TcpMeshShared {
 
     fn on_unreachable(&self, to: Rank, channel: Channel, error: Error) {
         let is_joining = channel == Channel::PointToPoint
-            && self.control_channel(self.members[to].node).is_some_and(|it| !it.has_joined());
+            && self.control_channel(self.members[to].node).is_some_and(|it| !it.is_established());
         if is_joining {
             lock(&self.connect_error).get_or_insert(error);
             self.doorbell.notify();

@@ -92,8 +92,14 @@ impl LeaderChannel {
         self.joined_on.store(link + 1, Ordering::Release);
     }
 
-    pub(super) fn has_joined(&self) -> bool {
+    fn has_joined(&self) -> bool {
         self.joined_on.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns true if the other leader has joined, and the link to it was connected. Until then, a
+    /// failed attempt to connect means that the group cannot be created.
+    pub(super) fn is_established(&self) -> bool {
+        self.has_joined() && (self.link.stream().is_some() || self.link.has_ended())
     }
 
     /// Returns true if the channel uses an incoming link with this number or, for `None`, if the

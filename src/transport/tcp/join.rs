@@ -330,7 +330,7 @@ fn await_leaders(
         }
         let slice = join_config.deadline.capped(CANCEL_CHECK_INTERVAL);
         let all_joined =
-            || shared.open_control_channels().all(LeaderChannel::has_joined).then_some(());
+            || shared.open_control_channels().all(LeaderChannel::is_established).then_some(());
         match wait_until(&shared.doorbell, WaitPolicy::SLEEP_SOON, &slice, abort_reason, all_joined)
         {
             Ok(()) => return Ok(()),
@@ -346,7 +346,7 @@ fn await_leaders(
 
 fn timeout_error(shared: &TcpMeshShared, join_config: &TcpJoinConfig<'_>) -> Error {
     let missing: Vec<&LeaderChannel> =
-        shared.open_control_channels().filter(|channel| !channel.has_joined()).collect();
+        shared.open_control_channels().filter(|channel| !channel.is_established()).collect();
     let names: Vec<_> =
         missing.iter().map(|channel| shared.name(channel.leader).to_string()).collect();
     let causes: Vec<_> =

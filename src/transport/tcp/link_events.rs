@@ -21,6 +21,8 @@ pub(super) enum LinkEvent {
     Left { key: LinkKey, ranks: ChannelRanks, reason: Option<Error> },
     /// A control frame has arrived on the incoming link with this number.
     Control { key: LinkKey, number: u64, ranks: ChannelRanks, bytes: Vec<u8> },
+    /// A message link to another process was connected.
+    Connected { key: LinkKey },
     /// A link to a rank of the user's group could not be connected.
     Unreachable { user: Arc<dyn LinkUser>, to: Rank, channel: Channel, error: Error },
 }

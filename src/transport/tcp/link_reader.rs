@@ -123,10 +123,11 @@ impl LinkReader {
         self.pause(reading)
     }
 
-    /// Announces payload of a channel to the group of the channel, which then reads the payload into
-    /// its own memory. First expects payload of the same channel as before, without reading
+    /// Announces payload of a channel to the group of the channel, which then reads the payload
+    /// into its own memory. First expects payload of the same channel as before, without reading
     /// anything. If the group has taken nothing since, reads heads until payload of a channel
-    /// follows. If its group has taken nothing since the last call, takes the payload to the inbox.
+    /// follows. If its group has taken nothing since the last call, takes the payload to the
+    /// inbox.
     pub(super) fn announce(&mut self, reading: &mut Reading<'_>) -> ReadStop {
         self.is_exhausted = false;
         if self.can_read_head()

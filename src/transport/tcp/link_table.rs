@@ -218,6 +218,9 @@ impl LinkTable {
                 LinkEvent::Control { key, number, ranks, bytes } => {
                     self.deliver_control(&key, number, &ranks, bytes);
                 }
+                LinkEvent::Connected { key } => {
+                    self.leaders_on(&key).iter().for_each(|user| user.on_control_open());
+                }
                 LinkEvent::Unreachable { user, to, channel, error } => {
                     user.on_unreachable(to, channel, error);
                 }
@@ -232,20 +235,24 @@ impl LinkTable {
         let is_from_peer =
             |it: &&Arc<IncomingLink>| (it.key.own, it.key.peer) == (key.own, key.peer);
         let others: Vec<_> = state.incoming.values().filter(is_from_peer).cloned().collect();
-        let leaders: Vec<_> = match key.channel {
-            Channel::PointToPoint => {
-                let keys = state.control_users.iter();
-                keys.filter_map(|key| state.users.get(key)?.upgrade()).collect()
-            }
-            Channel::Collective(_) => Vec::new(),
-        };
         drop(state);
+        let leaders = self.leaders_on(key);
         // The notice that a rank has left may have arrived on another link. It is handled before
         // the end.
         others.iter().for_each(|link| link.drain());
         self.handle_departures();
         users.iter().for_each(|(user, peer)| user.on_link_end(*peer, end));
         leaders.iter().for_each(|user| user.on_control_end(key, number, end));
+    }
+
+    /// Returns the leaders of this process that may exchange control frames on a link.
+    fn leaders_on(&self, key: &LinkKey) -> Vec<Arc<dyn LinkUser>> {
+        if key.channel != Channel::PointToPoint {
+            return Vec::new();
+        }
+        let state = lock(&self.state);
+        let keys = state.control_users.iter();
+        keys.filter_map(|key| state.users.get(key)?.upgrade()).collect()
     }
 
     /// Handles the departures among the events that wait.

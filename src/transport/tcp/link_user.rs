@@ -54,6 +54,9 @@ pub(super) trait LinkUser: Send + Sync + Debug {
     /// Called when a control frame of another leader has arrived on this incoming link.
     fn on_control(&self, from: Rank, link: u64, bytes: &[u8]);
 
+    /// Called when a message link was connected, on which the rank may send control frames.
+    fn on_control_open(&self);
+
     /// Called when a message link has ended: an incoming one with its number, or an outgoing one.
     fn on_control_end(&self, key: &LinkKey, link: Option<u64>, end: &LinkEnd);
 
@@ -83,6 +86,7 @@ pub(super) fn no_user() -> Weak<dyn LinkUser> {
         fn on_room(&self, _: Rank, _: Channel) {}
         fn on_left(&self, _: Rank, _: Option<Error>) {}
         fn on_control(&self, _: Rank, _: u64, _: &[u8]) {}
+        fn on_control_open(&self) {}
         fn on_control_end(&self, _: &LinkKey, _: Option<u64>, _: &LinkEnd) {}
         fn on_unreachable(&self, _: Rank, _: Channel, _: Error) {}
         fn on_link_end(&self, _: Rank, _: &LinkEnd) {}

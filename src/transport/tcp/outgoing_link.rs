@@ -18,6 +18,7 @@ use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::sys::socket;
 use crate::sys::stream::{SocketStream, is_transient};
+use crate::transport::Channel;
 use crate::wait::service::{self, DescriptorHandler, WatchAction};
 use std::collections::BTreeMap;
 use std::io;
@@ -346,6 +347,11 @@ impl PeerConnectHandler for OutgoingLink {
         if let Err(cause) = self.open(&stream) {
             drop(lock(&self.state).end());
             self.report_end(LinkEnd::of(Some(cause)));
+        }
+        if self.key.channel == Channel::PointToPoint
+            && let Some(owner) = self.owner.upgrade()
+        {
+            owner.push_event(LinkEvent::Connected { key: self.key });
         }
         self.report_change();
     }

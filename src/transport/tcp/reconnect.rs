@@ -115,8 +115,8 @@ impl ReconnectEndpoint {
         Ok(PendingConnect { connector, inner: Arc::clone(inner), to })
     }
 
-    /// Begins a session: keeps incoming connections, and raises the event when one has arrived or an
-    /// attempt has ended. The event must be cleared before the arrivals are taken.
+    /// Begins a session: keeps incoming connections, and raises the event when one has arrived or
+    /// an attempt has ended. The event must be cleared before the arrivals are taken.
     pub fn begin_session(&self, wake: Arc<EventFd>) {
         lock(&self.inner.state).wake = Some(wake);
         self.set_answer(None);
