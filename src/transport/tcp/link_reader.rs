@@ -192,7 +192,7 @@ impl LinkReader {
         self.has_had_channels.then_some(users)
     }
 
-    /// Stops after enough reads. Nobody would be told of bytes that stay in the buffer.
+    /// Stops after enough reads. No thread would wake for bytes that stay in the buffer.
     fn pause(&mut self, reading: &mut Reading<'_>) -> ReadStop {
         match self.use_buffer(reading) {
             Ok(()) => ReadStop::Paused,
