@@ -125,6 +125,9 @@ impl LeakCheck {
     }
 }
 
+/// How often a seed with a finding runs again in the test suite.
+const FINDING_REPEATS: u32 = 3;
+
 /// The totals of a run.
 #[derive(Default)]
 struct RunTally {
@@ -143,6 +146,8 @@ struct SeedPlan {
     budget: Option<Duration>,
     only: Option<String>,
     jobs: usize,
+    /// Whether a seed with a finding runs again.
+    repeats_findings: bool,
 }
 
 impl SeedPlan {
@@ -167,6 +172,7 @@ impl SeedPlan {
             budget: budget.or(range.is_none().then_some(DEFAULT_TIME_BUDGET)),
             only,
             jobs: usize::try_from(numeric_setting("CHAOS_JOBS", 4 * cores)).unwrap(),
+            repeats_findings: seeds.is_none(),
         }
     }
 }
@@ -204,19 +210,39 @@ fn run_seeds(plan: &SeedPlan, began: Instant, tally: &Mutex<RunTally>) {
             hosts.get_or_insert_with(|| Hosts::try_new(2, ONE_NETWORK).ok());
         }
         let scenario_path = folder.path().join(seed.to_string());
-        fs::create_dir_all(scenario_path.join("tmp")).unwrap();
         let started = Instant::now();
-        let ending = scenario_runner::run(
-            &scenario,
-            &scenario_path,
-            hosts.as_ref().and_then(Option::as_ref),
-        );
+        let hosts = hosts.as_ref().and_then(Option::as_ref);
+        let run = || {
+            drop(fs::remove_dir_all(&scenario_path));
+            fs::create_dir_all(scenario_path.join("tmp")).unwrap();
+            scenario_runner::run(&scenario, &scenario_path, hosts)
+        };
+        let mut ending = run();
+        if plan.repeats_findings && matches!(ending, ScenarioResult::Failed(..)) {
+            ending =
+                repeat_finding(ending, || scenario_runner::run(&scenario, &scenario_path, hosts));
+        }
         drop(fs::remove_dir_all(&scenario_path));
         if started.elapsed() >= SLOW_SEED {
             println!("seed {seed} took {:.1} s", started.elapsed().as_secs_f64());
         }
         record_result(&mut tally.lock().unwrap(), &scenario, ending, began);
     }
+}
+
+/// Runs a seed with a finding again. The sample in the test suite must find what a change breaks:
+/// there, a finding counts if it occurs again in one of [`FINDING_REPEATS`] runs. `cargo xtask
+/// chaos` counts every finding. Both print all of them.
+fn repeat_finding(first: ScenarioResult, run_again: impl Fn() -> ScenarioResult) -> ScenarioResult {
+    for _ in 0..FINDING_REPEATS {
+        let again = run_again();
+        if matches!(again, ScenarioResult::Failed(..)) {
+            return again;
+        }
+    }
+    let ScenarioResult::Failed(text, culprits) = first else { return first };
+    println!("SEEN ONCE, and not in {FINDING_REPEATS} further runs: {text}");
+    ScenarioResult::Passed { in_time: false, culprits }
 }
 
 fn record_result(
