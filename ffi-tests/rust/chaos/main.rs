@@ -219,8 +219,7 @@ fn run_seeds(plan: &SeedPlan, began: Instant, tally: &Mutex<RunTally>) {
         };
         let mut ending = run();
         if plan.repeats_findings && matches!(ending, ScenarioResult::Failed(..)) {
-            ending =
-                repeat_finding(ending, || scenario_runner::run(&scenario, &scenario_path, hosts));
+            ending = repeat_finding(ending, run);
         }
         drop(fs::remove_dir_all(&scenario_path));
         if started.elapsed() >= SLOW_SEED {
