@@ -176,7 +176,7 @@ fn presence_is_sent_once_and_unread_ones_are_bounded() {
 }
 
 #[test]
-fn the_rank_that_was_seen_in_the_earliest_operation_is_the_latest() {
+fn rank_seen_in_the_earliest_operation_is_named() {
     let mut history = PeerHistory::new(Nonce([1; 16]), 2, 5, algorithm_name);
     let seen = |history: &mut PeerHistory, rank: Rank, sequence, awaited| {
         history.peers[rank].record_seen(barrier(sequence).order_key(), None, awaited);
