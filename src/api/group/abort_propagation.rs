@@ -7,11 +7,15 @@
 //!    of a rank that waits only in D.
 //! 3. D's back end informs the remaining ranks of D, which have already released P.
 //!
+//! Step 2 runs on the service thread, so a rank may release a group before it. Therefore a rank
+//! that releases P or D first does step 2 itself. Otherwise a rank that waits in D would see that
+//! the other rank has left, but not the abort that is the cause.
+//!
 //! Other failures are not propagated. If a rank died, a derived group that contains the rank
 //! detects the death itself, and the other derived groups continue.
 //!
 //! Parent and child groups hold no strong references to each other. A parent has weak references to
-//! its children until they are released.
+//! its children until they are released, and a child has a weak reference to its parent.
 //!
 //! This module does not depend on how a group fails or how its ranks are informed.
 
@@ -30,6 +34,8 @@ pub(in crate::api) struct AbortPropagator {
     group_name: String,
     /// `None` if the back end has no failure state.
     failure_state: Option<Arc<dyn GroupFailureState>>,
+    /// Not set in a group that was not derived from another one.
+    parent: OnceLock<Weak<Self>>,
     children: Mutex<Vec<Weak<Self>>>,
     /// The task on the service thread that propagates an abort. Set when the first child is added.
     deferred_propagation: OnceLock<ServiceTask>,
@@ -42,6 +48,7 @@ impl AbortPropagator {
         Arc::new(Self {
             group_name: name.to_owned(),
             failure_state: backend.failure_state(),
+            parent: OnceLock::new(),
             children: Mutex::default(),
             deferred_propagation: OnceLock::new(),
             has_seen_failure: AtomicBool::new(false),
@@ -65,6 +72,8 @@ impl AbortPropagator {
             failure_state.add_listener(Arc::downgrade(&listener));
         }
         children.push(Arc::downgrade(child));
+        // A group is derived from one group only, so the cell is empty.
+        drop(child.parent.set(Arc::downgrade(self)));
         drop(children);
         // The abort may have happened before the child was added.
         self.propagate_abort();
@@ -80,6 +89,15 @@ impl AbortPropagator {
             .iter()
             .filter_map(Weak::upgrade)
             .for_each(|it| it.abort_from_parent(&self.group_name, &reason));
+    }
+
+    /// Aborts this group and the groups derived from it, if a group from which it was derived was
+    /// aborted. A rank does this before it leaves the group.
+    pub(super) fn propagate_before_release(&self) {
+        if let Some(parent) = self.parent.get().and_then(Weak::upgrade) {
+            parent.propagate_before_release();
+        }
+        self.propagate_abort();
     }
 
     fn abort_from_parent(&self, parent: &str, reason: &Error) {
@@ -111,5 +129,49 @@ impl DoorbellListener for AbortPropagator {
         {
             self.deferred_propagation.get().into_iter().for_each(ServiceTask::wake);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::group::process_group::Group;
+    use crate::backend::solo::SingleRankBackend;
+
+    /// Returns a group whose back end never calls its listeners, so that nothing but a release can
+    /// propagate an abort.
+    fn group(name: &str) -> Group {
+        Group::with_backend(name, Arc::new(SingleRankBackend::new()))
+    }
+
+    #[test]
+    fn release_propagates_an_abort_before_the_service_thread() {
+        for releases_parent in [false, true] {
+            let (parent, child, grandchild) = (group("parent"), group("child"), group("grand"));
+            parent.abort_propagator.add_child(&child.abort_propagator).unwrap();
+            child.abort_propagator.add_child(&grandchild.abort_propagator).unwrap();
+            let state = grandchild.backend.failure_state().unwrap();
+            parent.backend.abort(&Error::new(ErrorKind::Aborted, "enough of this"));
+            assert_eq!(state.failure(), None);
+            let (_kept_parent, _kept_grandchild) = if releases_parent {
+                drop(parent);
+                (None, Some(grandchild))
+            } else {
+                drop(grandchild);
+                (Some(parent), None)
+            };
+            let failure = state.failure().unwrap();
+            assert_eq!(failure.kind(), ErrorKind::Aborted);
+            assert!(failure.message().contains("enough of this"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn release_propagates_no_other_failure() {
+        let (parent, child) = (group("parent"), group("child"));
+        parent.abort_propagator.add_child(&child.abort_propagator).unwrap();
+        parent.backend.abort(&Error::new(ErrorKind::PeerFailed, "rank 1 died"));
+        drop(parent);
+        assert_eq!(child.failure(), None);
     }
 }

@@ -112,6 +112,7 @@ pub struct Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        self.abort_propagator.propagate_before_release();
         self.log_release();
     }
 }
