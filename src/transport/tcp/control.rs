@@ -4,7 +4,7 @@
 //! ([`outgoing_link`](super::outgoing_link)), which the service thread reads.
 //!
 //! The leaders join when the group is created. A leader that leaves sends a goodbye frame. If a
-//! link breaks before that, the leader has died: the system closes the sockets of a process that
+//! link breaks before that, the leader has died. The system closes the sockets of a process that
 //! dies, and sends the end of a connection again until the other host has received it. There are
 //! two cases in which no end arrives: the host of the leader has failed as a whole, or the leader
 //! is stopped. The [`heartbeat_monitor`](super::heartbeat_monitor) detects both cases. In addition,

@@ -68,8 +68,8 @@ impl IncomingLink {
         self.run(reader, Some(target), LinkReader::read)
     }
 
-    /// Reads what has arrived, and puts it into the inboxes of the channels. If another thread
-    /// reads the link, waits until it has finished.
+    /// Reads the bytes that have arrived, and puts them into the inboxes of the channels. If
+    /// another thread reads the link, waits until it has finished.
     pub(super) fn drain(&self) {
         self.run(lock(&self.reader), None, LinkReader::drain);
     }

@@ -1,7 +1,7 @@
 //! The frames of a link. This module encodes and decodes frame heads, and does no input or output.
 //!
 //! A frame is a head of [`HEAD_BYTES`], the payload, and zeros up to a multiple of [`ALIGNMENT`]:
-//! the kernel copies fastest if all data lies at multiples of 64 bytes. Numbers are little endian.
+//! the kernel copies fastest if all data is at multiples of 64 bytes. Numbers are little endian.
 //!
 //! ```text
 //! 0  "dL" | kind u8 | 0 | channel u32 | payload u32 | 0 0 0 0

@@ -2,7 +2,7 @@
 //! channels.
 //!
 //! The reader belongs to the thread that holds its lock. A caller that waits for a channel passes
-//! its own memory as the *target*: payload of that channel goes there directly, usually by one
+//! its own memory as the *target*. Payload of that channel goes there directly, usually by one
 //! system call together with the head of its frame. Payload of other channels goes into their
 //! inboxes. When a thread gives the reader back, the buffer contains no complete head, and no
 //! payload (except after [`LinkReader::announce`]). So a thread that waits until the stream is
@@ -57,7 +57,7 @@ struct CurrentFrame {
     sink: PayloadSink,
     payload: usize,
     left: usize,
-    /// Whether the channel's group was told about the frame, and has taken nothing since.
+    /// Whether the frame was announced to the channel's group, which has taken nothing since.
     is_announced: bool,
 }
 

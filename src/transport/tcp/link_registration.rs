@@ -123,7 +123,7 @@ impl LinkTable {
         Ok(Some(channel))
     }
 
-    /// Gives a leader that can handle control frames those that have arrived already.
+    /// Gives the control frames that have arrived already to a leader that can handle them.
     pub(super) fn accept_control(&self, key: UserKey) {
         loop {
             let mut state = lock(&self.state);

@@ -37,7 +37,7 @@ impl MeshWaker {
         self.is_woken.load(Ordering::SeqCst)
     }
 
-    /// Ends a wait. The caller checks its conditions again. After this call, nobody raises the
+    /// Ends a wait. The caller checks its conditions again. After this call, no thread raises the
     /// event.
     pub(super) fn end_wait(&self) {
         self.is_waiting.store(false, Ordering::SeqCst);

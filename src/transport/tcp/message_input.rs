@@ -1,6 +1,6 @@
 //! The links that carry point-to-point messages to this process. While no caller waits for
 //! messages, the service thread waits for them. A caller that waits polls the links itself, for all
-//! groups of the process; the service thread then does not watch them, because a thread that sleeps
+//! groups of the process. The service thread then does not watch them, because a thread that sleeps
 //! on the same socket makes each message slower.
 
 use super::incoming_link::IncomingLink;

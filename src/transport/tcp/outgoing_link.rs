@@ -2,8 +2,8 @@
 //! of another process. All groups share it. It is connected when the first rank sends.
 //!
 //! A caller writes whole frames. If the system takes only a part of a frame, the rest of that frame
-//! is copied, so that the frames of other channels need not wait for this caller. The caller is
-//! told that the copied bytes are sent only after the system has taken them.
+//! is copied, so that the frames of other channels need not wait for this caller. The copied bytes
+//! count as sent only after the system has taken them.
 
 use super::hello::Hello;
 use super::link_events::LinkEvent;

@@ -1,7 +1,7 @@
 //! Fuzz target for the reader of a link: an authenticated peer that sends arbitrary bytes, split at
 //! arbitrary positions, while the receiver takes bytes of one channel in pieces.
 //!
-//! A script is a list of steps. The first byte of a step selects what is sent: a valid frame with
+//! A script is a list of steps. The first byte of a step selects the bytes: a valid frame with
 //! fields from the script, or bytes of the script. After each step, the receiver may read.
 
 use super::super::incoming_channel::IncomingChannel;
