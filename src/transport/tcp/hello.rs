@@ -25,7 +25,7 @@
 //! the handshake, the connecting rank receives a refusal.
 //!
 //! If the process of the acceptor is dead, its death witness
-//! ([`death_witness`](crate::process::death_witness)) sends the death certificate. Only the
+//! ([`death_witness`]) sends the death certificate. Only the
 //! acceptor and its witness know the certificate, and the acceptor's advert has its hash.
 
 use crate::base::ids::{GroupId, Nonce, Rank};

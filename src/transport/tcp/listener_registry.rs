@@ -1,7 +1,7 @@
 //! The listener registry of the process: one listening socket for each address, which all groups of
 //! the process share, and an *acceptor* for each rank, which accepts the connections to this rank.
 //!
-//! The service thread accepts each connection, performs the handshake ([`hello`](super::hello)),
+//! The service thread accepts each connection, performs the handshake ([`hello`]),
 //! and passes the connection to the [`ConnectionAcceptor`] of the rank that the hello names. During
 //! the handshake, a connection is first *unidentified*, until its hello has arrived, and then
 //! *unconfirmed*, until the confirmation has arrived. The registry closes a connection that sends
