@@ -67,7 +67,6 @@ struct IncomingHandshake {
 #[derive(Debug)]
 struct AnsweredHello {
     hello: Hello,
-    acceptor: Weak<dyn ConnectionAcceptor>,
     proof: AcceptProof,
 }
 
@@ -150,7 +149,7 @@ impl IncomingConnection {
                     let Some(answered) = handshake.answered.take() else {
                         return HandshakeOutcome::Refused(HelloRefusal::UnknownProtocol);
                     };
-                    return answered.check_confirmation(&tag);
+                    return answered.check_confirmation(&tag, registry);
                 }
                 Err(refusal) => return HandshakeOutcome::Refused(refusal),
             }
@@ -171,18 +170,22 @@ impl IncomingConnection {
         // A new connection has room for the answer. If the connection is broken, the next read
         // reports it.
         drop(self.stream.send(&[&[WELCOME][..], &answer].concat()));
-        Ok(AnsweredHello { hello, acceptor: Arc::downgrade(acceptor), proof })
+        Ok(AnsweredHello { hello, proof })
     }
 }
 
 impl AnsweredHello {
-    fn check_confirmation(self, tag: &ConfirmationTag) -> HandshakeOutcome {
+    fn check_confirmation(
+        self,
+        tag: &ConfirmationTag,
+        registry: &dyn IncomingConnections,
+    ) -> HandshakeOutcome {
         let acceptance = match self.proof.finish(tag) {
             Ok(acceptance) => acceptance,
             Err(refusal) => return HandshakeOutcome::Refused(refusal),
         };
         // The rank that the hello names may have left the group since the hello.
-        match self.acceptor.upgrade() {
+        match registry.acceptor_for(&self.hello) {
             Some(acceptor) => HandshakeOutcome::Accepted(self.hello, acceptor, acceptance),
             None => HandshakeOutcome::Refused(HelloRefusal::NoSuchRank),
         }
