@@ -12,6 +12,7 @@ use super::link_user::{LinkEnd, LinkKey, LinkUser};
 use super::members::ExpectedPeers;
 use super::mesh::TcpMeshShared;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
+use super::peer_state::HAS_DIED;
 use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
@@ -89,6 +90,7 @@ impl LinkUser for TcpMeshShared {
         for channel in self.open_control_channels().filter(|channel| channel.link.key == *key) {
             if channel.uses_link(link) {
                 self.on_link_end(channel.leader, end);
+                self.report_leader_death(channel, end);
             }
         }
     }
@@ -158,6 +160,17 @@ impl TcpMeshShared {
     /// Returns the control channels to all other leaders; empty on a rank that is not a leader.
     pub(super) fn open_control_channels(&self) -> impl Iterator<Item = &LeaderChannel> {
         self.control_channels.get().into_iter().flatten().flatten()
+    }
+
+    /// Fails the group without a grace period if the control link of another leader broke. No other
+    /// rank can report the death of this leader.
+    fn report_leader_death(&self, channel: &LeaderChannel, end: &LinkEnd) {
+        if let LinkEnd::Broken(cause) = end
+            && self.peer_state(channel.leader) == HAS_DIED
+            && channel.is_active()
+        {
+            self.fail_all_nodes(&self.died_error(channel.leader, &cause.to_string()));
+        }
     }
 
     fn handle_control(&self, frame: ControlFrame, channel: &LeaderChannel, link: u64) {

@@ -200,19 +200,21 @@ impl Endpoint for TcpMesh {
             return Ok(0);
         }
         let (incoming, open_link) = shared.open_channel(from, channel);
-        if let Some(link) = open_link {
-            let got = link.receive(incoming, into);
-            if got > 0 {
-                return Ok(got);
-            }
-            if !link.is_over.load(Ordering::Acquire) && !incoming.is_drained() {
-                return Ok(0);
-            }
-        } else if let Some(link) = shared.incoming_link(from, channel) {
+        let unopened_link = match open_link {
+            Some(_) => None,
             // The head that opens the channel may have arrived.
+            None => shared.incoming_link(from, channel),
+        };
+        if let Some(link) = open_link.or(unopened_link.as_ref()) {
             let got = link.receive(incoming, into);
             if got > 0 {
                 return Ok(got);
+            }
+            if !link.is_over.load(Ordering::Acquire)
+                && !incoming.is_drained()
+                && (open_link.is_some() || !shared.is_never_opened(from, channel))
+            {
+                return Ok(0);
             }
         }
         // A link that has ended may have left bytes.
@@ -364,9 +366,10 @@ impl Drop for TcpMesh {
         if let Some(failure) = shared.domain.failure() {
             ControlFrame::Abort(failure).encode(&mut reason);
         }
+        // First, so that the answer to each query is that this rank has left.
+        shared.links.unregister((shared.group, shared.me));
         for peer in (0..shared.rank_count()).filter(|&peer| peer != shared.me) {
             self.announce_departure(peer, &reason);
         }
-        shared.links.unregister((shared.group, shared.me));
     }
 }

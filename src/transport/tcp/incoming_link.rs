@@ -145,6 +145,9 @@ impl IncomingLink {
                 owner.push_event(LinkEvent::Control { key, number, ranks, bytes });
             }
             LinkNotice::SentToDeparted(ranks) => owner.repeat_departure(&self.key, &ranks),
+            LinkNotice::Asked(ranks, channel) => {
+                owner.answer_query(&LinkKey { channel, ..self.key }, &ranks);
+            }
         }
     }
 }

@@ -159,6 +159,12 @@ impl TcpListening {
         Self { registry, advert }
     }
 
+    /// Returns a value for another group of the same process.
+    #[cfg(test)]
+    pub(super) fn share(&self) -> Self {
+        Self::new(Arc::clone(&self.registry), self.advert.clone())
+    }
+
     #[cfg(test)]
     pub(super) fn advert_mut(&mut self) -> &mut AddressAdvert {
         &mut self.advert

@@ -17,14 +17,19 @@
 //! | 5 control | group, from, to, payload | a control frame between two leaders |
 //! | 6 heartbeat | | the process is alive |
 //! | 7 short | channel, payload | like data, with the bytes in the head |
+//! | 8 query | group, from, to, channel | the answer is a leave frame, if rank `to` has left |
 //!
 //! The bytes of a short frame begin at byte 16 of the head, and zeros fill the head.
+//!
+//! The channel of a query is the kind of the link for the answer: a lane, or 2^32 - 1 for messages.
+//! Queries are sent on message links, which every process reads.
 //!
 //! The payload of a leave frame is the reason, if the group has failed, as a control frame.
 
 use super::control_frame::MAX_BYTES as MAX_CONTROL_BYTES;
 use crate::base::buffer::{Dst, Src};
 use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::transport::Channel;
 
 /// The length of a frame without its payload, in bytes.
 pub(super) const HEAD_BYTES: usize = 64;
@@ -47,6 +52,10 @@ const LEAVE: u8 = 4;
 const CONTROL: u8 = 5;
 const HEARTBEAT: u8 = 6;
 const SHORT: u8 = 7;
+const QUERY: u8 = 8;
+
+/// The number for messages in a query.
+const MESSAGES: u32 = u32::MAX;
 
 /// The encoded head of a frame.
 pub(super) type FrameHead = [u8; HEAD_BYTES];
@@ -57,6 +66,13 @@ pub(super) struct ChannelRanks {
     pub(super) group: GroupId,
     pub(super) from: Rank,
     pub(super) to: Rank,
+}
+
+impl ChannelRanks {
+    /// Returns the ranks of the channel in the other direction.
+    pub(super) fn reversed(&self) -> Self {
+        Self { group: self.group, from: self.to, to: self.from }
+    }
 }
 
 /// The payload of a short frame.
@@ -102,6 +118,9 @@ pub(super) enum Frame {
     Control { ranks: ChannelRanks, payload: usize },
     /// The process of the sender is alive.
     Heartbeat,
+    /// Asks whether a rank of the receiver has left its group. The answer travels on a link of this
+    /// kind.
+    Query { ranks: ChannelRanks, answer_on: Channel },
 }
 
 /// Returns the number of zeros after a payload of this length.
@@ -128,6 +147,13 @@ impl Frame {
             Self::Leave { ranks, payload } => (LEAVE, 0, payload, Some(ranks)),
             Self::Control { ranks, payload } => (CONTROL, 0, payload, Some(ranks)),
             Self::Heartbeat => (HEARTBEAT, 0, 0, None),
+            Self::Query { ranks, answer_on } => {
+                let kind = match answer_on {
+                    Channel::Collective(lane) => lane.into(),
+                    Channel::PointToPoint => MESSAGES,
+                };
+                (QUERY, kind, 0, Some(ranks))
+            }
         };
         bytes[2] = kind;
         bytes[4..8].copy_from_slice(&channel.to_le_bytes());
@@ -175,6 +201,7 @@ impl Frame {
                 Self::Control { ranks, payload }
             }
             HEARTBEAT => Self::Heartbeat,
+            QUERY => Self::Query { ranks, answer_on: decode_kind(channel)? },
             DATA => return Err("a malformed frame, or one of a forbidden length"),
             SHORT | LEAVE | CONTROL => return Err("a frame of a forbidden length"),
             _ => return Err("a frame of an unknown kind"),
@@ -188,6 +215,14 @@ impl Frame {
             return Err("a malformed frame");
         }
         Ok(frame)
+    }
+}
+
+fn decode_kind(kind: u32) -> Result<Channel, &'static str> {
+    match u8::try_from(kind) {
+        Ok(lane) => Ok(Channel::Collective(lane)),
+        Err(_) if kind == MESSAGES => Ok(Channel::PointToPoint),
+        Err(_) => Err("a query for an unknown kind of link"),
     }
 }
 
@@ -213,8 +248,13 @@ mod tests {
         });
         let leave = (ranks.clone(), 0..=MAX_CONTROL_BYTES);
         let control = (ranks.clone(), 1..=MAX_CONTROL_BYTES);
+        let query = (ranks.clone(), any::<Option<u8>>());
         prop_oneof![
             (any::<u32>(), ranks).prop_map(|(channel, ranks)| Frame::Open { channel, ranks }),
+            query.prop_map(|(ranks, lane)| {
+                let answer_on = lane.map_or(Channel::PointToPoint, Channel::Collective);
+                Frame::Query { ranks, answer_on }
+            }),
             (any::<u32>(), 1..=MAX_PAYLOAD)
                 .prop_map(|(channel, payload)| Frame::Data { channel, payload }),
             (any::<u32>(), prop::collection::vec(any::<u8>(), 1..=MAX_SHORT_PAYLOAD)).prop_map(

@@ -39,6 +39,9 @@ pub(super) trait LinkOwner: Send + Sync + Debug {
     /// Tells a rank again that a rank has left its group.
     fn repeat_departure(&self, key: &LinkKey, ranks: &ChannelRanks);
 
+    /// Tells a rank, on an existing link, that a rank has left its group, if it has.
+    fn answer_query(&self, key: &LinkKey, ranks: &ChannelRanks);
+
     /// Adds an event for the service thread.
     fn push_event(&self, event: LinkEvent);
 

@@ -408,6 +408,9 @@ impl LinkReader {
                 self.begin_whole(ranks, WholeKind::Control, payload);
             }
             Frame::Heartbeat => {}
+            Frame::Query { ranks, answer_on } => {
+                reading.notices.push(LinkNotice::Asked(ranks, answer_on));
+            }
         }
         Ok(())
     }

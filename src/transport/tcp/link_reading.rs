@@ -28,6 +28,8 @@ pub(super) enum LinkNotice {
     Control(ChannelRanks, Vec<u8>),
     /// The other side sends to a rank that has left its group.
     SentToDeparted(ChannelRanks),
+    /// The other side asks whether a rank has left its group.
+    Asked(ChannelRanks, Channel),
 }
 
 /// The memory of the caller for the bytes of a channel.

@@ -274,19 +274,27 @@ impl LinkTable {
 
     /// Sends a frame on the link to a process. Connects the link, if a group still has a rank
     /// there.
-    fn send_frame(&self, key: &LinkKey, frame: &Frame, payload: &[u8]) {
+    ///
+    /// # Errors
+    /// If no group has a rank there, or the process has no address.
+    pub(super) fn send_frame(&self, key: &LinkKey, frame: &Frame) -> LocalResult<()> {
         let link = self.acquire(*key);
-        link.send_frame(frame, payload);
+        link.send_frame(frame, &[]);
         let users = lock(&self.state).all_users();
         let connector = |handler: Weak<dyn PeerConnectHandler>| {
             let mut connectors =
                 users.iter().filter_map(|user| user.connector_to(key, handler.clone()));
             connectors.next().unwrap_or_else(|| Err(Error::internal("no rank is there")))
         };
-        if let Err(error) = link.connect(connector) {
+        let sent = link.connect(connector);
+        self.release_quietly(&link);
+        sent
+    }
+
+    fn send_frame_logged(&self, key: &LinkKey, frame: &Frame) {
+        if let Err(error) = self.send_frame(key, frame) {
             crate::log!(LogLevel::Debug, "a frame is not sent: {error}");
         }
-        self.release_quietly(&link);
     }
 
     /// Ends a use of a link that has other users, or that stays for them.
@@ -425,12 +433,21 @@ impl LinkOwner for LinkTable {
 
     fn send_grant(&self, key: &LinkKey, grant: DueGrant) {
         let DueGrant { number, total } = grant;
-        self.send_frame(key, &Frame::Grant { channel: number, total }, &[]);
+        self.send_frame_logged(key, &Frame::Grant { channel: number, total });
     }
 
     fn repeat_departure(&self, key: &LinkKey, ranks: &ChannelRanks) {
-        let ranks = ChannelRanks { group: ranks.group, from: ranks.to, to: ranks.from };
-        self.send_frame(key, &Frame::Leave { ranks, payload: 0 }, &[]);
+        self.send_frame_logged(key, &Frame::Leave { ranks: ranks.reversed(), payload: 0 });
+    }
+
+    fn answer_query(&self, key: &LinkKey, ranks: &ChannelRanks) {
+        let state = lock(&self.state);
+        let has_left = state.departed.contains(&(ranks.group, ranks.to));
+        let link = state.outgoing.get(key).filter(|_| has_left).cloned();
+        drop(state);
+        if let Some(link) = link {
+            link.send_frame(&Frame::Leave { ranks: ranks.reversed(), payload: 0 }, &[]);
+        }
     }
 
     fn users_of(&self, process: Nonce) -> Vec<ChannelUser> {

@@ -58,6 +58,8 @@ pub(super) struct ChannelPair {
     incoming_link: Mutex<Option<Arc<IncomingLink>>>,
     /// The link on which the peer has opened the channel. It does not change while the group lives.
     open_link: OnceLock<Arc<IncomingLink>>,
+    /// Whether this rank has asked the peer's process if the peer has left.
+    pub(super) has_asked: AtomicBool,
 }
 
 /// The sending end of a channel.
@@ -326,12 +328,6 @@ impl TcpMeshShared {
         };
         let target = PeerConnectTarget::between(hello, terms, own, peer, retry_until)?;
         Ok(PeerConnector::new(target, handler))
-    }
-
-    /// Returns true if this rank and the peer are leaders that exchange control frames.
-    pub(super) fn is_control_peer(&self, peer: Rank) -> bool {
-        let channel = self.control_channel(self.members[peer].node);
-        channel.is_some_and(|channel| channel.leader == peer && channel.is_active())
     }
 }
 

@@ -15,6 +15,7 @@
 //!   within [`LEAVE_TIMEOUT`]. Then the peer has not left: a device between the hosts has ended the
 //!   one connection. This counts as a death.
 
+use super::link_frame::Frame;
 use super::link_user::LinkEnd;
 use super::mesh::{DelayedPeerEvent, TcpMeshShared};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
@@ -83,6 +84,28 @@ impl TcpMeshShared {
         }
     }
 
+    /// Returns true if no bytes arrive on a channel that the peer has not opened, although its link
+    /// still lives.
+    ///
+    /// The report that a peer has left may overtake the peer's bytes, which travel on another
+    /// connection. So this rank asks the peer's process. The answer arrives on the link of the
+    /// channel, after all bytes of the peer, and ends the channel.
+    pub(super) fn is_never_opened(&self, peer: Rank, channel: Channel) -> bool {
+        let state = self.peer_state(peer);
+        if state != IS_GONE && state != REPORTED_LEFT {
+            return state == HAS_DIED;
+        }
+        let pair = self.channel_pair(peer, channel);
+        if pair.has_asked.load(Ordering::Acquire) {
+            return false;
+        }
+        let query = Frame::Query { ranks: self.ranks_to(peer), answer_on: channel };
+        let messages = self.link_key(peer, Channel::PointToPoint);
+        let has_asked = self.links.send_frame(&messages, &query).is_ok();
+        pair.has_asked.store(has_asked, Ordering::Release);
+        !has_asked
+    }
+
     pub(super) fn died_error(&self, peer: Rank, reason: &str) -> Error {
         let message =
             format!("{} died, or its host is no longer reachable: {reason}", self.name(peer));
@@ -122,10 +145,6 @@ impl TcpMeshShared {
                 | Io::NetworkUnreachable
                 | Io::InvalidData => {
                     self.mark_died(peer, &cause.to_string());
-                    if self.is_control_peer(peer) {
-                        // The leader of the node cannot report its own death.
-                        self.fail_all_nodes(&self.died_error(peer, &cause.to_string()));
-                    }
                 }
                 _ => {
                     let what = format_args!("transfer on the connection to {}", self.name(peer));
@@ -143,6 +162,9 @@ impl TcpMeshShared {
     pub(super) fn mark_announced_left(&self, peer: Rank) {
         lock(&self.announced_departures)[peer] = true;
         self.mark_left(peer);
+        // The departure may have been known. But now a channel may have ended.
+        self.wake.wake();
+        self.messages.notify_peer(peer);
     }
 
     /// Records that a link of the peer's process ended with a FIN (an orderly end), or that the

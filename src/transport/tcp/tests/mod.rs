@@ -1,6 +1,7 @@
 //! Tests of meshes between threads, and of misbehaving peers. They use the loopback interface, free
 //! ports and deadlines.
 
+mod departures;
 mod encrypted;
 mod failure;
 mod hostile;
@@ -63,12 +64,18 @@ fn listen_on_loopback(ip: &str, lanes: u8) -> TcpListening {
     )
 }
 
-/// Returns the members of the group; `nodes` contains the node of each rank.
+/// Returns the members of a group of new processes; `nodes` contains the node of each rank.
 fn members(openings: &[TcpListening], nodes: &[usize]) -> Vec<TcpMember> {
+    let processes: Vec<_> = openings.iter().map(|_| host::random_nonce().unwrap()).collect();
+    members_in(&processes, openings, nodes)
+}
+
+/// Returns the members of a group of these processes.
+fn members_in(processes: &[Nonce], openings: &[TcpListening], nodes: &[usize]) -> Vec<TcpMember> {
     let member = |(rank, opening): (Rank, &TcpListening)| TcpMember {
         name: name(rank),
         nonce: host::random_nonce().unwrap(),
-        process: host::random_nonce().unwrap(),
+        process: processes[rank],
         node: nodes[rank],
         advert: opening.advert().clone(),
     };
@@ -135,11 +142,20 @@ fn secured_meshes(
     nodes: &[usize],
     security: &LinkSecurity,
 ) -> Vec<TcpMesh> {
-    let group = host::random_nonce().unwrap();
     let members = members(&openings, nodes);
+    join_all(openings, &members, nodes, security)
+}
+
+/// Joins the ranks of a new group.
+fn join_all(
+    openings: Vec<TcpListening>,
+    members: &[TcpMember],
+    nodes: &[usize],
+    security: &LinkSecurity,
+) -> Vec<TcpMesh> {
+    let group = host::random_nonce().unwrap();
     std::thread::scope(|scope| {
         let join = |(me, opening): (Rank, TcpListening)| {
-            let members = &members;
             scope.spawn(move || {
                 let deadline = Deadline::after(TEST_TIMEOUT);
                 let config = join_config(group, members, me, &deadline);
