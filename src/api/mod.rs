@@ -16,6 +16,7 @@ pub mod runtime;
 pub mod spawn;
 pub mod store;
 pub mod work;
+mod world_store;
 
 #[cfg(test)]
 mod tests;
