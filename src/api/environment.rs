@@ -6,6 +6,7 @@ use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::process::this_process;
 use crate::store::tcp::Secret;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,8 @@ pub enum RendezvousMethod {
         port: u16,
         /// True if the launcher hosts the store.
         is_agent_hosted: bool,
+        /// True if all ranks are known to be on this host.
+        is_single_host: bool,
     },
     /// No rendezvous: the world has a single rank.
     SingleRank,
@@ -180,7 +183,8 @@ fn rendezvous_from_environment(identity: &RankAndSize) -> Result<RendezvousMetho
         let port = config::read_number(config::MASTER_PORT)?.unwrap_or(DEFAULT_PORT);
         let is_agent_hosted =
             config::read_text(config::USE_AGENT_STORE)?.is_some_and(|text| text == "True");
-        return Ok(RendezvousMethod::Tcp { host, port, is_agent_hosted });
+        let is_single_host = is_single_host(&host, identity)?;
+        return Ok(RendezvousMethod::Tcp { host, port, is_agent_hosted, is_single_host });
     }
     if let Some(job) = local_job(identity)? {
         return Ok(RendezvousMethod::Local { job });
@@ -191,7 +195,29 @@ fn rendezvous_from_environment(identity: &RankAndSize) -> Result<RendezvousMetho
         "start the program with distrun, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR \
          and MASTER_PORT (the host and port of rank 0)",
     )
-    .map(|host| RendezvousMethod::Tcp { host, port: DEFAULT_PORT, is_agent_hosted: false })
+    .map(|host| RendezvousMethod::Tcp {
+        host,
+        port: DEFAULT_PORT,
+        is_agent_hosted: false,
+        is_single_host: false,
+    })
+}
+
+/// Returns true if all ranks of a job are known to be on this host: the store is on its loopback
+/// interface, or a launcher says so.
+fn is_single_host(store_host: &str, identity: &RankAndSize) -> Result<bool> {
+    if config::read_text(config::HOST_ID)?.is_some() {
+        // The user decides which ranks share a host.
+        return Ok(false);
+    }
+    let is_loopback = |host: &str| {
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    let mut is_single_host = is_loopback(store_host);
+    for size in [config::LOCAL_WORLD_SIZE, config::OMPI_LOCAL_SIZE, config::PMI_LOCAL_SIZE] {
+        is_single_host |= identity.size.is_some() && config::read_number(size)? == identity.size;
+    }
+    Ok(is_single_host)
 }
 
 /// Returns a name for the job if an MPI launcher or Slurm started all its ranks on this host. The
@@ -237,7 +263,9 @@ fn from_tcp_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
     }
     let mut identity = RankAndSize::default();
     identity.read_query(query).map_err(|error| bad(error.message()))?;
-    let rendezvous = RendezvousMethod::Tcp { host: host.to_owned(), port, is_agent_hosted: false };
+    let is_single_host = is_single_host(host, &RankAndSize::default())?;
+    let rendezvous =
+        RendezvousMethod::Tcp { host: host.into(), port, is_agent_hosted: false, is_single_host };
     Ok(ResolvedInitMethod { identity, rendezvous })
 }
 
@@ -341,10 +369,12 @@ mod tests {
             host: host.into(),
             port,
             is_agent_hosted: false,
+            is_single_host: host == "localhost",
         };
         assert_eq!(full.rendezvous, at("host.example", 1234));
         assert_eq!(tcp("tcp://[fe80::1%eth0]:5").rendezvous, at("fe80::1%eth0", 5));
         assert_eq!(tcp("tcp://10.0.0.1:29500/").rendezvous, at("10.0.0.1", 29_500));
+        assert_eq!(tcp("tcp://localhost:1").rendezvous, at("localhost", 1));
     }
 
     #[test]

@@ -69,27 +69,88 @@ pub(super) fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result
             );
             return Err(Error::invalid(message));
         }
-        RendezvousMethod::Tcp { host, port, is_agent_hosted } => {
-            let hosts = rank == 0 && !is_agent_hosted;
-            let bind = config::read_text(config::STORE_BIND)?.unwrap_or_else(|| host.clone());
-            let secret = environment::job_secret()?;
+        RendezvousMethod::Tcp { host, port, is_agent_hosted, is_single_host } => {
             let client = ClientOptions {
                 host,
                 port,
                 world_size: Some(size),
-                secret: secret.clone(),
+                secret: environment::job_secret()?,
                 ..ClientOptions::default()
             };
-            if is_agent_hosted && let Some((store, secret)) = join_open_store(&client, deadline)? {
-                let (store, job_secret) = (Arc::new(store), Some(secret));
-                return Ok(WorldSetup { store, hosts_store: false, rank, size, job_secret });
+            let identity = (rank, size);
+            let shares = is_single_host && size > 1 && client.secret.is_none();
+            let shares = shares && SecuritySetting::requested(true)? != SecuritySetting::None;
+            if is_agent_hosted {
+                return join_launcher(client, identity, shares, deadline);
             }
-            let server =
-                hosts.then(|| ServerOptions { bind, port, secret, ..ServerOptions::default() });
-            (open_tcp(server, client, deadline)?, hosts)
+            (open_at_address(client, identity, shares, deadline)?, rank == 0)
         }
     };
     Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size, job_secret: None })
+}
+
+/// Hosts the store at an address on rank 0, and joins it on the other ranks. If `shares` is true,
+/// rank 0 makes a secret for all ranks.
+fn open_at_address(
+    client: ClientOptions,
+    (rank, size): (usize, usize),
+    shares: bool,
+    deadline: &Deadline,
+) -> Result<TcpStore> {
+    let bind = config::read_text(config::STORE_BIND)?.unwrap_or_else(|| client.host.clone());
+    let host_with = |secret: Option<Secret>| {
+        let server =
+            ServerOptions { bind, port: client.port, secret: secret.clone(), ..Default::default() };
+        open_tcp(Some(server), ClientOptions { secret, ..client.clone() }, deadline)
+    };
+    let job = job_at(&client);
+    match (rank, shares) {
+        (0, false) => host_with(client.secret.clone()),
+        (0, true) => {
+            // First, so that a rank that finds the store also finds the secret.
+            let (secret, offer) = local_job::offer_secret(&job)?;
+            let store = host_with(Some(secret))?;
+            offer.serve(client.port, size, deadline)?;
+            Ok(store)
+        }
+        (_, false) => open_tcp(None, client, deadline),
+        (_, true) => {
+            let address = (client.host.as_str(), client.port);
+            let secret = local_job::find_secret(&job, rank, Some(address), deadline)?;
+            open_tcp(None, ClientOptions { secret, ..client }, deadline)
+        }
+    }
+}
+
+/// Returns the name of the job on this host whose store has this address.
+fn job_at(client: &ClientOptions) -> String {
+    let host = if client.host == "localhost" { "127.0.0.1" } else { &client.host };
+    format!("address-{host}-{}", client.port)
+}
+
+/// Joins the store that the launcher hosts. If `shares` is true, rank 0 makes a secret, which
+/// protects the connections between ranks.
+fn join_launcher(
+    client: ClientOptions,
+    (rank, size): (usize, usize),
+    shares: bool,
+    deadline: &Deadline,
+) -> Result<WorldSetup> {
+    let secret = match (rank, shares) {
+        (_, false) => client.secret.clone(),
+        (0, true) => {
+            let (secret, offer) = local_job::offer_secret(&job_at(&client))?;
+            offer.serve(client.port, size, deadline)?;
+            Some(secret)
+        }
+        (_, true) => local_job::find_secret(&job_at(&client), rank, None, deadline)?,
+    };
+    let client = ClientOptions { secret, ..client };
+    let (store, job_secret) = match join_open_store(&client, deadline)? {
+        Some((store, secret)) => (store, Some(secret)),
+        None => (open_tcp(None, client, deadline)?, None),
+    };
+    Ok(WorldSetup { store: Arc::new(store), hosts_store: false, rank, size, job_secret })
 }
 
 /// Joins the store of a launcher that knows no secrets, such as torchrun, although this process has

@@ -4,6 +4,7 @@
 use super::{SECURITY, assert_both_succeeded, secret_of, start_rank};
 use crate::harness::{FinishedJob, TestJob};
 use dist::base::deadline::Deadline;
+use dist::base::error::{Error, ErrorKind};
 use dist::ffi::types::DIST_ERR_AUTH;
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Server, ServerOptions, TcpStore};
@@ -100,4 +101,82 @@ fn secret_protects_ranks_although_the_launcher_has_none() {
     for rank in ["0", "1"] {
         ended.report(rank, "init").assert_failed(DIST_ERR_AUTH, &["has no secret"]);
     }
+}
+
+/// Starts the ranks of a job by hand, with the address of its store and no secret.
+fn start_by_hand(job: &mut TestJob, variables: &[(&'static str, String)], program: &str) {
+    for rank in 0..2 {
+        let mut environment = job.environment(rank, 2);
+        let replaced = |name: &str| variables.iter().any(|(variable, _)| *variable == name);
+        environment.retain(|(name, _)| !replaced(name));
+        environment.push(("DIST_TRANSPORT", "tcp".to_owned()));
+        environment.extend(variables.iter().cloned());
+        job.start(&rank.to_string(), &environment, program);
+    }
+}
+
+/// Connects to the store of a job without its secret.
+fn connect_without_secret(port: u16) -> Result<TcpStore, Error> {
+    let host = "127.0.0.1".to_owned();
+    let options = ClientOptions { host, port, tcp_only: true, ..ClientOptions::default() };
+    TcpStore::connect(options, &Deadline::after_ms(20_000))
+}
+
+#[test]
+fn ranks_that_are_started_by_hand_on_one_host_get_a_secret() {
+    let program = "init\ndescribe\ngate attacked\nall_reduce f32 SUM 1000\nfinalize\nleaks\n";
+    for (setting, expected) in
+        [(None, "auth"), (Some("encrypt"), "encrypt"), (Some("none"), "none")]
+    {
+        let mut job = TestJob::new();
+        let variables: Vec<_> =
+            setting.into_iter().map(|setting| (SECURITY, setting.to_owned())).collect();
+        start_by_hand(&mut job, &variables, program);
+        job.await_reports(&["0", "1"], "at attacked");
+        match connect_without_secret(job.port) {
+            Ok(_) => assert_eq!(setting, Some("none")),
+            Err(error) => {
+                assert_eq!((error.kind(), expected != "none"), (ErrorKind::Auth, true), "{error}");
+            }
+        }
+        job.open_gate("attacked");
+        let ended = job.finish();
+        assert_both_succeeded(&ended, program);
+        let description = ended.report("1", "describe").message;
+        assert!(description.contains(&format!("\"security\":\"{expected}\"")), "{description}");
+    }
+}
+
+#[test]
+fn ranks_of_a_launcher_without_secrets_on_one_host_get_a_secret() {
+    let bind = "127.0.0.1".to_owned();
+    let server = Server::start(ServerOptions { bind, ..ServerOptions::default() }).unwrap();
+    let mut job = TestJob::new();
+    let variables = [
+        ("MASTER_PORT", server.port().to_string()),
+        ("LOCAL_WORLD_SIZE", "2".to_owned()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
+        ("TORCHELASTIC_RUN_ID", "a-test".to_owned()),
+    ];
+    start_by_hand(&mut job, &variables, PROGRAM);
+    let ended = job.finish();
+    assert_both_succeeded(&ended, PROGRAM);
+    for rank in ["0", "1"] {
+        let description = ended.report(rank, "describe").message;
+        assert!(description.contains("\"security\":\"auth\""), "{description}");
+    }
+}
+
+/// Rank 0 has a secret from the user, and so offers none. The other rank finds its store.
+#[test]
+fn rank_without_the_secret_of_rank_0_is_refused_at_once() {
+    let mut job = TestJob::new();
+    let init = "init connect_timeout_ms=5000";
+    for rank in 0..2 {
+        let mut environment = job.environment(rank, 2);
+        environment.extend((rank == 0).then(|| secret_of(&job)));
+        job.start(&rank.to_string(), &environment, init);
+    }
+    let ended = job.finish();
+    ended.report("1", init).assert_failed(DIST_ERR_AUTH, &["secret"]);
 }

@@ -95,17 +95,18 @@ impl GroupBatch {
         }
     }
 
-    /// Counts the works as outstanding in the group's queue. If too many works are outstanding, all
+    /// Counts the works as outstanding in the group's queue. If too many works are outstanding, waits
+    /// until enough of them have ended, as other ranks do. If the deadline passes before that, all
     /// works of the group batch end with an error, and this returns `None`.
     pub(super) fn count_works(self) -> Option<Self> {
         let works = self.works();
-        for begun in 0..works.len() {
-            if let Err(error) = self.group.queue.begin_work() {
-                abandon_works(&self.group, &works, begun, &error);
-                return None;
+        match self.group.queue.begin_works_within(works.len() as u64, &self.deadline) {
+            Ok(()) => Some(self),
+            Err(error) => {
+                abandon_works(&self.group, &works, 0, &error);
+                None
             }
         }
-        Some(self)
     }
 
     pub(super) fn works(&self) -> Vec<Arc<Work>> {
