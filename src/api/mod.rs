@@ -7,6 +7,7 @@
 pub mod collective;
 pub mod environment;
 pub mod group;
+mod init_options;
 pub mod leave_at_exit;
 pub mod membership;
 pub mod observe;
@@ -27,9 +28,9 @@ pub use collective::operator::{Operator, OperatorCall};
 pub use collective::tensor_list::{ListCall, ListTensor};
 pub use group::create::GroupOptions;
 pub use group::process_group::Group;
+pub use init_options::InitOptions;
 pub use membership::shrink::ShrinkOptions;
 pub use membership::subgroup::SubgroupOptions;
-pub use runtime::InitOptions;
 pub use store::StoreHandle;
 pub use work::handle::Work;
 pub use work::progress::WorkProgress;

@@ -6,6 +6,7 @@
 //! group, compares the calls of all ranks, and passes a leave barrier in the store. With the
 //! barrier, the rank that hosts the store leaves last.
 
+use super::init_options::InitOptions;
 use super::world_store::{WorldSetup, set_up_store};
 use crate::api::group::call_comparison::CallComparison;
 use crate::api::group::create::{GroupOptions, connect_deadline};
@@ -40,31 +41,6 @@ const FAILED_GROUP_TIMEOUT: Duration = Duration::from_secs(1);
 const MIN_STEP_TIMEOUT: Duration = Duration::from_millis(300);
 
 const WORLD_NAME: &str = "world";
-
-/// The arguments of `dist_init`. Absent values come from the URL or the environment.
-#[derive(Debug, Default)]
-pub struct InitOptions {
-    /// The name of the back end.
-    pub backend: Option<String>,
-    /// The init method: `env://`, `tcp://…` or `file://…`; `None` selects `env://`.
-    pub init_method: Option<String>,
-    /// The rendezvous store, in place of an init method.
-    pub store: Option<Arc<dyn Store>>,
-    /// The rank of this process.
-    pub rank: Option<usize>,
-    /// The number of ranks.
-    pub size: Option<usize>,
-    /// The deadline of operations in milliseconds; 0 selects the default.
-    pub timeout_ms: u64,
-    /// The deadline of `dist_init` in milliseconds; 0 selects the default.
-    pub connect_timeout_ms: u64,
-    /// The options of the back end, as "key=value;key=value"; may be empty.
-    pub backend_options: String,
-    /// The GPU of this rank; `None` if the group has no GPU.
-    pub device: Option<usize>,
-    /// The world group's name; `None` selects "world".
-    pub group_name: Option<String>,
-}
 
 /// The world group and its rendezvous store.
 #[derive(Debug)]

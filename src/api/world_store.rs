@@ -2,16 +2,24 @@
 //! it on rank 0 if no launcher does.
 
 use super::environment::{self, RankAndSize, RendezvousMethod};
-use super::runtime::InitOptions;
+use super::init_options::InitOptions;
 use super::store::{open_file, open_tcp};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::security::{Secret, SecuritySetting};
 use crate::store::file::FileOptions;
-use crate::store::tcp::{ClientOptions, ServerOptions, StoreSecurity, TcpStore, local_job};
+use crate::store::tcp::{
+    ClientOptions, JOB_SECRET_KEY, ServerOptions, StoreSecurity, TcpStore, local_job,
+};
 use crate::store::{HashStore, Store};
+use crate::wait;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The number of attempts to reach the Unix socket of the store, and the pause between them.
+const UNIX_SOCKET_ATTEMPTS: usize = 6;
+const UNIX_SOCKET_PAUSE: Duration = Duration::from_millis(20);
 
 /// The rendezvous store, and the rank and role of this process.
 pub(super) struct WorldSetup {
@@ -59,7 +67,7 @@ pub(super) fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result
         RendezvousMethod::Local { job } => {
             let secret = environment::job_secret()?;
             let encrypts = SecuritySetting::encrypts_store(true)?;
-            let security = StoreSecurity { secret, encrypts };
+            let security = StoreSecurity { secret, encrypts, ..StoreSecurity::default() };
             (local_job::host_or_join(&job, rank, size, security, deadline)?, rank == 0)
         }
         RendezvousMethod::Tcp { host, port: 0, .. } if size > 1 => {
@@ -70,6 +78,7 @@ pub(super) fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result
             return Err(Error::invalid(message));
         }
         RendezvousMethod::Tcp { host, port, is_agent_hosted, is_single_host } => {
+            let hosts = rank == 0 && !is_agent_hosted;
             let client = ClientOptions {
                 host,
                 port,
@@ -77,80 +86,71 @@ pub(super) fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result
                 secret: environment::job_secret()?,
                 ..ClientOptions::default()
             };
-            let identity = (rank, size);
-            let shares = is_single_host && size > 1 && client.secret.is_none();
-            let shares = shares && SecuritySetting::requested(true)? != SecuritySetting::None;
-            if is_agent_hosted {
-                return join_launcher(client, identity, shares, deadline);
+            if is_agent_hosted && let Some((store, secret)) = join_open_store(&client, deadline)? {
+                let (store, job_secret) = (Arc::new(store), Some(secret));
+                return Ok(WorldSetup { store, hosts_store: false, rank, size, job_secret });
             }
-            (open_at_address(client, identity, shares, deadline)?, rank == 0)
+            let store = if is_single_host && !is_agent_hosted && shares_secret(&client)? {
+                open_shared(client, hosts, deadline)?
+            } else {
+                let server = if hosts { Some(server_at(&client)?) } else { None };
+                open_tcp(server, client, deadline)?
+            };
+            (store, hosts)
         }
     };
     Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size, job_secret: None })
 }
 
-/// Hosts the store at an address on rank 0, and joins it on the other ranks. If `shares` is true,
-/// rank 0 makes a secret for all ranks.
-fn open_at_address(
-    client: ClientOptions,
-    (rank, size): (usize, usize),
-    shares: bool,
-    deadline: &Deadline,
-) -> Result<TcpStore> {
+/// Returns the server for the address to which the clients connect.
+fn server_at(client: &ClientOptions) -> Result<ServerOptions> {
     let bind = config::read_text(config::STORE_BIND)?.unwrap_or_else(|| client.host.clone());
-    let host_with = |secret: Option<Secret>| {
-        let server =
-            ServerOptions { bind, port: client.port, secret: secret.clone(), ..Default::default() };
-        open_tcp(Some(server), ClientOptions { secret, ..client.clone() }, deadline)
+    let (port, secret) = (client.port, client.secret.clone());
+    Ok(ServerOptions { bind, port, secret, ..ServerOptions::default() })
+}
+
+/// Returns whether rank 0 makes a secret for the ranks of a job on one host: the user has given
+/// none, and wants one.
+fn shares_secret(client: &ClientOptions) -> Result<bool> {
+    let uses_unix_sockets = config::read_text(config::STORE_UNIX)?.as_deref() != Some("off");
+    let wants_secret = SecuritySetting::requested(true)? != SecuritySetting::None;
+    Ok(client.secret.is_none() && uses_unix_sockets && wants_secret)
+}
+
+/// Opens the store of a job on one host. Rank 0 hosts it with a new secret. The other ranks read
+/// the secret from the store, over its Unix socket, and then connect with the secret. If rank 0
+/// gives no secret, they connect without one.
+fn open_shared(client: ClientOptions, hosts: bool, deadline: &Deadline) -> Result<TcpStore> {
+    if hosts {
+        let (secret, text) = Secret::generate_text()?;
+        let client = ClientOptions { secret: Some(secret), ..client };
+        let server = ServerOptions { shared_text: Some(text), ..server_at(&client)? };
+        return open_tcp(Some(server), client, deadline);
+    }
+    let store = connect_without_secret(&client, deadline)?;
+    let secret = match store.check(&[JOB_SECRET_KEY], deadline)? {
+        true => Some(Secret::from_bytes(&store.get(JOB_SECRET_KEY, deadline)?)?),
+        false => None,
     };
-    let job = job_at(&client);
-    match (rank, shares) {
-        (0, false) => host_with(client.secret.clone()),
-        (0, true) => {
-            // First, so that a rank that finds the store also finds the secret.
-            let (secret, offer) = local_job::offer_secret(&job)?;
-            let store = host_with(Some(secret))?;
-            offer.serve(client.port, size, deadline)?;
-            Ok(store)
-        }
-        (_, false) => open_tcp(None, client, deadline),
-        (_, true) => {
-            let address = (client.host.as_str(), client.port);
-            let secret = local_job::find_secret(&job, rank, Some(address), deadline)?;
-            open_tcp(None, ClientOptions { secret, ..client }, deadline)
+    open_tcp(None, ClientOptions { secret, ..client }, deadline)
+}
+
+/// Connects to the store of a job on one host without a secret. The connection does not count as a
+/// rank.
+///
+/// The server opens its TCP socket before its Unix socket, and a client over TCP needs the secret.
+/// So a refused client tries again.
+fn connect_without_secret(client: &ClientOptions, deadline: &Deadline) -> Result<TcpStore> {
+    let client = ClientOptions { world_size: None, ..client.clone() };
+    for _ in 1..UNIX_SOCKET_ATTEMPTS {
+        match open_tcp(None, client.clone(), deadline) {
+            Err(error) if error.kind() == ErrorKind::Auth => {
+                wait::pause(UNIX_SOCKET_PAUSE, deadline)
+            }
+            outcome => return outcome,
         }
     }
-}
-
-/// Returns the name of the job on this host whose store has this address.
-fn job_at(client: &ClientOptions) -> String {
-    let host = if client.host == "localhost" { "127.0.0.1" } else { &client.host };
-    format!("address-{host}-{}", client.port)
-}
-
-/// Joins the store that the launcher hosts. If `shares` is true, rank 0 makes a secret, which
-/// protects the connections between ranks.
-fn join_launcher(
-    client: ClientOptions,
-    (rank, size): (usize, usize),
-    shares: bool,
-    deadline: &Deadline,
-) -> Result<WorldSetup> {
-    let secret = match (rank, shares) {
-        (_, false) => client.secret.clone(),
-        (0, true) => {
-            let (secret, offer) = local_job::offer_secret(&job_at(&client))?;
-            offer.serve(client.port, size, deadline)?;
-            Some(secret)
-        }
-        (_, true) => local_job::find_secret(&job_at(&client), rank, None, deadline)?,
-    };
-    let client = ClientOptions { secret, ..client };
-    let (store, job_secret) = match join_open_store(&client, deadline)? {
-        Some((store, secret)) => (store, Some(secret)),
-        None => (open_tcp(None, client, deadline)?, None),
-    };
-    Ok(WorldSetup { store: Arc::new(store), hosts_store: false, rank, size, job_secret })
+    open_tcp(None, client, deadline)
 }
 
 /// Joins the store of a launcher that knows no secrets, such as torchrun, although this process has

@@ -41,7 +41,7 @@ variables! {
     MASTER_ADDR = "MASTER_ADDR", "launcher", "none", "The host of the job's store.";
     MASTER_PORT = "MASTER_PORT", "launcher", "29500", "The port of the job's store.";
     LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE", "launcher", "none",
-        "The ranks on this host. If they are all ranks, and there is no secret, rank 0 makes one for the others.";
+        "The ranks on this host. If they are all ranks and no secret is given, rank 0 makes one, unless the launcher hosts the store.";
     USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE", "launcher", "False",
         "`True`: the launcher hosts the store, and rank 0 joins it as a client.";
     RUN_ID = "TORCHELASTIC_RUN_ID", "launcher", "none",

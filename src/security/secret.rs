@@ -119,24 +119,53 @@ impl Secret {
     /// # Errors
     /// `System` or `OutOfMemory`.
     pub fn generate() -> Result<(Self, OwnedFd)> {
+        let (secret, text) = Self::generate_text()?;
+        Ok((secret, shm::create_sealed_file(text.as_bytes())?))
+    }
+
+    /// Creates a secret of 32 random bytes. Returns it with the text from which
+    /// [`Secret::from_bytes`] makes the same secret.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn generate_text() -> Result<(Self, SecretText)> {
         let mut random: [u8; 32] = host::random_bytes()?;
-        // The file contains the secret as hexadecimal text. If it contained the raw bytes, a last
-        // byte of 10 would be taken for the newline that `from_fd` ignores.
-        let mut text = [0; 64];
-        for (digits, byte) in text.chunks_exact_mut(2).zip(random) {
+        // Hexadecimal digits: a last byte of 10 would be taken for the newline that `from_fd`
+        // ignores.
+        let mut text = SecretText([0; 64]);
+        for (digits, byte) in text.0.chunks_exact_mut(2).zip(random) {
             digits[0] = hex_digit(byte >> 4);
             digits[1] = hex_digit(byte & 15);
         }
         erase(&mut random);
-        let secret_and_file = Self::from_bytes(&text)
-            .and_then(|secret| Ok((secret, shm::create_sealed_file(&text)?)));
-        erase(&mut text);
-        secret_and_file
+        Ok((Self::from_bytes(&text.0)?, text))
     }
 
     /// Returns the pre-shared key of the handshake.
     pub(super) fn handshake_key(&self) -> &[u8; blake3::KEY_LEN] {
         &self.0.0
+    }
+}
+
+/// The text of a secret, which is erased when it is dropped.
+pub struct SecretText([u8; 64]);
+
+impl SecretText {
+    /// Returns the text.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for SecretText {
+    fn drop(&mut self) {
+        erase(&mut self.0);
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretText(…)")
     }
 }
 

@@ -127,6 +127,34 @@ fn other_user_with_the_name_of_a_slurm_job_gets_nothing() {
         // The job has made a secret without any action of its user.
         assert!(ended.report(rank, "describe").message.contains("\"security\":\"auth\""));
     }
+    assert_no_bytes(&squatter);
+}
+
+/// The other user takes the name of the Unix socket of the store, over which ranks that are started
+/// by hand get the secret.
+#[test]
+fn other_user_with_the_name_of_a_store_gets_nothing() {
+    let mut job = TestJob::new();
+    let name = format!("libdist-store-127.0.0.1-{}", job.port);
+    let listen = || UnixListener::bind_addr(&abstract_name(&name)).unwrap();
+    let Some(squatter) = as_other_user(listen) else { return };
+    for rank in 0..2 {
+        let mut environment = job.environment(rank, 2);
+        environment.push(("DIST_TRANSPORT", "tcp".to_owned()));
+        let program = "init\ndescribe\nall_reduce f32 SUM 1000\nfinalize\nleaks\n";
+        job.start(&rank.to_string(), &environment, program);
+    }
+    let ended = job.finish();
+    for rank in ["0", "1"] {
+        ended.assert_all_succeeded(rank, 6);
+        ended.report(rank, "init").assert_within_ms(2 * MAX_DELAY_MS);
+        assert!(ended.report(rank, "describe").message.contains("\"security\":\"auth\""));
+    }
+    assert_no_bytes(&squatter);
+}
+
+/// Asserts that no process has sent bytes to the listener of another user.
+fn assert_no_bytes(squatter: &UnixListener) {
     squatter.set_nonblocking(true).unwrap();
     while let Ok((mut victim, _)) = squatter.accept() {
         victim.set_nonblocking(false).unwrap();

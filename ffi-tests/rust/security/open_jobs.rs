@@ -147,27 +147,7 @@ fn ranks_that_are_started_by_hand_on_one_host_get_a_secret() {
     }
 }
 
-#[test]
-fn ranks_of_a_launcher_without_secrets_on_one_host_get_a_secret() {
-    let bind = "127.0.0.1".to_owned();
-    let server = Server::start(ServerOptions { bind, ..ServerOptions::default() }).unwrap();
-    let mut job = TestJob::new();
-    let variables = [
-        ("MASTER_PORT", server.port().to_string()),
-        ("LOCAL_WORLD_SIZE", "2".to_owned()),
-        ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
-        ("TORCHELASTIC_RUN_ID", "a-test".to_owned()),
-    ];
-    start_by_hand(&mut job, &variables, PROGRAM);
-    let ended = job.finish();
-    assert_both_succeeded(&ended, PROGRAM);
-    for rank in ["0", "1"] {
-        let description = ended.report(rank, "describe").message;
-        assert!(description.contains("\"security\":\"auth\""), "{description}");
-    }
-}
-
-/// Rank 0 has a secret from the user, and so offers none. The other rank finds its store.
+/// Rank 0 has a secret from the user, and so gives none.
 #[test]
 fn rank_without_the_secret_of_rank_0_is_refused_at_once() {
     let mut job = TestJob::new();

@@ -62,14 +62,15 @@ impl TcpStore {
     /// `client` is empty, the client uses an address of the server.
     ///
     /// If another process uses the port, and `server.join_if_port_in_use` is set or `client` has a
-    /// secret, starts no server and joins the store on this port.
+    /// secret that `server` does not share, starts no server and joins the store on this port.
     ///
     /// # Errors
     /// Those of [`Server::start`] and [`TcpStore::connect`].
     pub fn host(server: ServerOptions, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
         // With a secret it is safe to join: only the job's own store can prove that it holds the
-        // secret.
-        let joins = server.join_if_port_in_use || client.secret.is_some();
+        // secret. No other store holds a new secret.
+        let has_known_secret = client.secret.is_some() && server.shared_text.is_none();
+        let joins = server.join_if_port_in_use || has_known_secret;
         if server.listen_fd.is_none() {
             listener::await_name(&server.bind, deadline)?;
         }

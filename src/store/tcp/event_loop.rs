@@ -110,15 +110,15 @@ impl From<ClientRejection> for DisconnectReason {
 
 impl ServerEventLoop {
     /// Creates the event loop. It accepts clients from `listeners`, and ends when the other end of
-    /// `stop` is closed. The values of the store may take about `max_bytes` of memory. Clients must
-    /// prove to hold the secret of `security`, if there is one.
+    /// `stop` is closed. Clients must prove to hold the secret of `security`, if there is one. If
+    /// `security` is open, this holds only for clients over TCP.
     ///
     /// # Errors
     /// `System` if the poller cannot be created.
     pub(super) fn new(
         listeners: Vec<StoreListener>,
         stop: UnixStream,
-        max_bytes: usize,
+        handler: RequestHandler,
         security: StoreSecurity,
     ) -> Result<Self> {
         let poller = Poller::new()?;
@@ -136,7 +136,7 @@ impl ServerEventLoop {
             poller,
             listeners,
             _stop: stop,
-            handler: RequestHandler::new(max_bytes),
+            handler,
             security,
             clients: HashMap::new(),
             next_id: FIRST_CONNECTION_ID,
@@ -254,7 +254,10 @@ impl ServerEventLoop {
             return;
         }
         let id = self.next_id;
-        match ClientConnection::register(stream, name, id, &self.security, &self.poller) {
+        // The listener of a Unix socket accepts only clients of the server's user and of root.
+        let is_open = self.security.is_open && matches!(name, ClientName::Process(_));
+        let security = StoreSecurity { is_open, ..self.security.clone() };
+        match ClientConnection::register(stream, name, id, &security, &self.poller) {
             Ok(client) => {
                 self.next_id += 1;
                 self.unvalidated.push_back((Instant::now() + VALIDATION_TIMEOUT, id));

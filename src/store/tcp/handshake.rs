@@ -109,6 +109,8 @@ pub struct StoreSecurity {
     pub secret: Option<Secret>,
     /// Whether the server requires encryption. Has no effect without a secret.
     pub encrypts: bool,
+    /// Whether clients need no proof.
+    pub is_open: bool,
 }
 
 /// The progress of the server's handshake with one client.
@@ -213,6 +215,11 @@ impl ServerHandshake {
                 Err(AuthRefusal::NoSecret)
             }
             (None, _) => Ok(AuthState::Finished(Ok(()))),
+            (Some(_), first)
+                if is_initial && self.security.is_open && first == Opcode::Validate as u8 =>
+            {
+                Ok(AuthState::Finished(Ok(())))
+            }
             (Some(_), PROOF) if awaits_proof => {
                 self.collect_message(PROOF_BYTES, input)?;
                 self.check_proof()

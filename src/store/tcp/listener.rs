@@ -5,6 +5,7 @@ use super::unix_socket;
 use crate::base::log::LogLevel;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::security::Secret;
+use crate::security::secret::SecretText;
 use crate::sys::socket;
 use crate::sys::stream::SocketStream;
 use crate::wait;
@@ -40,6 +41,9 @@ pub struct ServerOptions {
     /// Whether the server requires that the connections are encrypted. Has no effect without a
     /// secret.
     pub encrypts: bool,
+    /// The text of `secret`. If it is set, clients of the server's user need no proof on the Unix
+    /// socket, and read the text under the key [`JOB_SECRET_KEY`](super::JOB_SECRET_KEY).
+    pub shared_text: Option<SecretText>,
 }
 
 /// The time limit for resolving the host name to listen on.

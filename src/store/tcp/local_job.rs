@@ -19,9 +19,7 @@ use super::local_job_service::{self, JobStoreRequest, StoreOffer};
 use super::{ClientOptions, Secret, ServerOptions, StoreSecurity, TcpStore};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
-use crate::sys::socket;
 use crate::wait;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 const LOOPBACK: &str = "127.0.0.1";
@@ -42,7 +40,7 @@ pub fn host_or_join(
     security: StoreSecurity,
     deadline: &Deadline,
 ) -> Result<TcpStore> {
-    let StoreSecurity { secret, encrypts } = security;
+    let StoreSecurity { secret, encrypts, .. } = security;
     let client = ClientOptions {
         host: LOOPBACK.into(),
         world_size: Some(size),
@@ -53,8 +51,7 @@ pub fn host_or_join(
     if rank == 0 {
         return host_store(job, size, client, deadline);
     }
-    let offer = find_store(job, rank, None, deadline)?;
-    let Some(offer) = offer else { return Err(Error::internal("a search without an end")) };
+    let offer = find_store(job, rank, deadline)?;
     // If the secrets differ, the store reports it.
     let secret = client.secret.or(offer.read_secret()?);
     TcpStore::connect(ClientOptions { port: offer.port, secret, ..client }, deadline)
@@ -66,10 +63,12 @@ fn host_store(
     client: ClientOptions,
     deadline: &Deadline,
 ) -> Result<TcpStore> {
-    let (secret, offer) = match client.secret {
-        None => offer_secret(job)?,
-        Some(secret) => {
-            (secret, SecretOffer { listener: JobListener::open(job)?, secret_fd: None })
+    let listener = JobListener::open(job)?;
+    let (secret, secret_fd) = match client.secret {
+        Some(secret) => (secret, None),
+        None => {
+            let (secret, fd) = Secret::generate()?;
+            (secret, Some(fd))
         }
     };
     let client = ClientOptions { secret: Some(secret.clone()), ..client };
@@ -81,70 +80,18 @@ fn host_store(
     };
     let store = TcpStore::host(server, client, deadline)?;
     let port = store.server().map_or(0, |server| server.port());
-    offer.serve(port, size, deadline)?;
+    let offer = StoreOffer { port, secret_fd };
+    local_job_service::serve(listener.socket(), &offer, size, deadline)?;
     Ok(store)
 }
 
-/// The offer of a secret on rank 0 of a job whose ranks are all on this host.
-#[derive(Debug)]
-pub struct SecretOffer {
-    listener: JobListener,
-    secret_fd: Option<OwnedFd>,
-}
-
-impl SecretOffer {
-    /// Answers the other ranks until all of them have the secret and the port of the store.
-    ///
-    /// # Errors
-    /// `Timeout` with the missing ranks; `Connection` if the listening socket was shut down;
-    /// `System`.
-    pub fn serve(self, port: u16, size: usize, deadline: &Deadline) -> Result<()> {
-        let offer = StoreOffer { port, secret_fd: self.secret_fd };
-        local_job_service::serve(self.listener.socket(), &offer, size, deadline)
-    }
-}
-
-/// Makes a secret on rank 0 of a job, and listens for the other ranks of the job.
-///
-/// # Errors
-/// `System`, for example if another job of the same name is starting.
-pub fn offer_secret(job: &str) -> Result<(Secret, SecretOffer)> {
-    let listener = JobListener::open(job)?;
-    let (secret, fd) = Secret::generate()?;
-    Ok((secret, SecretOffer { listener, secret_fd: Some(fd) }))
-}
-
-/// Gets the secret that rank 0 of a job offers. Returns `None` if rank 0 offers none: the store at
-/// the address accepts connections, but rank 0 does not listen for the job.
-///
-/// # Errors
-/// `Timeout` if the rank did not find rank 0; `Auth` if rank 0 refuses the rank; `System`.
-pub fn find_secret(
-    job: &str,
-    rank: usize,
-    store: Option<(&str, u16)>,
-    deadline: &Deadline,
-) -> Result<Option<Secret>> {
-    match find_store(job, rank, store, deadline)? {
-        Some(offer) => offer.read_secret(),
-        None => Ok(None),
-    }
-}
-
-/// Waits for rank 0 and requests the store from it. Returns `None` if the store at the address,
-/// which rank 0 opens after it listens, accepts connections although rank 0 does not listen.
-fn find_store(
-    job: &str,
-    rank: usize,
-    store: Option<(&str, u16)>,
-    deadline: &Deadline,
-) -> Result<Option<StoreOffer>> {
+/// Waits for rank 0 and requests the store from it.
+fn find_store(job: &str, rank: usize, deadline: &Deadline) -> Result<StoreOffer> {
     let mut search = JobSearch::new(job);
     let request = JobStoreRequest { rank };
-    let mut is_store_open = false;
     loop {
         let failure = match search.connect().and_then(|stream| request.send(&stream, deadline)) {
-            Ok(offer) => return Ok(Some(offer)),
+            Ok(offer) => return Ok(offer),
             Err(error) if matches!(error.kind(), ErrorKind::Auth | ErrorKind::System) => {
                 return Err(error).context(|| "cannot get the store from rank 0 on this host");
             }
@@ -152,9 +99,6 @@ fn find_store(
             // processes connected.
             Err(error) => error,
         };
-        if is_store_open {
-            return Ok(None);
-        }
         if deadline.has_passed() {
             let message = format!(
                 "rank {rank} did not find rank 0 on this host within {} ms ({failure}); check that rank 0 has started",
@@ -162,14 +106,6 @@ fn find_store(
             );
             return Err(Error::new(ErrorKind::Timeout, message).with_culprit(0));
         }
-        is_store_open = store.is_some_and(|store| accepts_connections(store, deadline));
-        if !is_store_open {
-            wait::pause(RETRY_INTERVAL, deadline);
-        }
+        wait::pause(RETRY_INTERVAL, deadline);
     }
-}
-
-fn accepts_connections((host, port): (&str, u16), deadline: &Deadline) -> bool {
-    let addresses = socket::resolve(host, port, deadline).unwrap_or_default();
-    addresses.iter().any(|&address| socket::connect(address, deadline).is_ok())
 }

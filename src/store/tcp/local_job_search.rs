@@ -26,20 +26,7 @@ impl JobListener {
     /// # Errors
     /// `System`, for example if rank 0 of another job of this user listens for the same name.
     pub(super) fn open(job: &str) -> Result<Self> {
-        let first = first_name(job);
-        match unix::listen(&first) {
-            Ok(socket) => Ok(Self(socket)),
-            Err(error) if !is_taken(&error) || connect_to(&first).is_ok() => Err(error),
-            Err(_) => {
-                let second = format!("{first}-{}", host::random_nonce()?);
-                crate::log!(
-                    LogLevel::Warn,
-                    "another user has taken the name @{first}, on which rank 0 would listen; rank \
-                     0 listens on another name"
-                );
-                unix::listen(&second).map(Self)
-            }
-        }
+        listen_on_free_name(&first_name(job)).map(Self)
     }
 
     /// Returns the socket.
@@ -73,13 +60,33 @@ impl JobSearch {
         };
         if Instant::now() >= self.next_search {
             self.next_search = Instant::now() + SEARCH_INTERVAL;
-            let names = unix::listening_names(&format!("{}-", self.first)).unwrap_or_default();
-            if let Some(stream) = names.iter().find_map(|name| connect_to(name).ok()) {
-                return Ok(stream);
-            }
+            return connect_to_second_name(&self.first).ok_or(error);
         }
         Err(error)
     }
+}
+
+/// Listens on a name. If another user has taken it, listens on a second name.
+///
+/// # Errors
+/// `System`, for example if another process of this user listens on the name.
+pub(super) fn listen_on_free_name(first: &str) -> Result<UnixListener> {
+    match unix::listen(first) {
+        Err(error) if is_taken(&error) && connect_to(first).is_err() => {
+            crate::log!(
+                LogLevel::Warn,
+                "another user has taken the name @{first}; this process listens on another name"
+            );
+            unix::listen(&format!("{first}-{}", host::random_nonce()?))
+        }
+        outcome => outcome,
+    }
+}
+
+/// Connects to a listener of this user or of root on a second name.
+pub(super) fn connect_to_second_name(first: &str) -> Option<UnixStream> {
+    let names = unix::listening_names(&format!("{first}-")).unwrap_or_default();
+    names.iter().find_map(|name| connect_to(name).ok())
 }
 
 /// Connects to a listener of this user or of root.

@@ -53,3 +53,6 @@ pub use event_loop::MAX_CONNECTIONS;
 pub use handshake::StoreSecurity;
 pub use listener::ServerOptions;
 pub use server::{DEFAULT_MAX_BYTES, Server};
+
+/// The key of the secret that rank 0 has made for the ranks of a job on one host.
+pub const JOB_SECRET_KEY: &[u8] = b"dist/job_secret";

@@ -96,6 +96,11 @@ impl RequestHandler {
         Self { table: KeyValueTable::default(), waiters: WaiterQueues::default(), max_bytes }
     }
 
+    /// Sets a key before clients connect.
+    pub(super) fn insert(&mut self, key: Bytes<'_>, value: &[u8]) {
+        self.table.set(key.into_owned(), value.to_vec());
+    }
+
     /// Serves one request of a connection. Appends an immediate reply to `answer`. Appends to
     /// `woken` the connections whose WAIT or BARRIER is now complete. The caller sends each of them
     /// [`proto::READY`].

@@ -13,9 +13,12 @@
 //! - A second WAIT on a connection replaces the first WAIT.
 //! - A failed compare-and-set on a missing key wakes no waiter.
 
+use super::JOB_SECRET_KEY;
 use super::event_loop::ServerEventLoop;
 use super::handshake::StoreSecurity;
+use super::key_encoding::encode_key;
 use super::listener::{self, ListenOutcome, ServerOptions, StoreListener};
+use super::request_handler::RequestHandler;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::sys::{thread, unix};
@@ -100,6 +103,10 @@ impl Server {
             bytes => bytes,
         };
         let security = requested_security(&options);
+        let mut handler = RequestHandler::new(max_bytes);
+        if let Some(text) = &options.shared_text {
+            handler.insert(encode_key(JOB_SECRET_KEY)?, text.as_bytes());
+        }
         let listeners = match listener::open_listeners(options)? {
             ListenOutcome::Listening(listeners) => listeners,
             ListenOutcome::PortInUse(error) => return Ok(ServerStart::PortInUse(error)),
@@ -109,7 +116,7 @@ impl Server {
             .find_map(StoreListener::address)
             .ok_or_else(|| Error::internal("the store's server has no listening socket"))?;
         let (stop, stopped) = unix::pair()?;
-        let mut events = ServerEventLoop::new(listeners, stopped, max_bytes, security.clone())?;
+        let mut events = ServerEventLoop::new(listeners, stopped, handler, security.clone())?;
         let thread = thread::spawn("dist-store", move || events.run())?;
         Ok(ServerStart::Started(Arc::new(Self {
             address,
@@ -132,7 +139,8 @@ impl Server {
 }
 
 fn requested_security(options: &ServerOptions) -> StoreSecurity {
-    StoreSecurity { secret: options.secret.clone(), encrypts: options.encrypts }
+    let is_open = options.shared_text.is_some();
+    StoreSecurity { secret: options.secret.clone(), encrypts: options.encrypts, is_open }
 }
 
 impl Drop for Server {

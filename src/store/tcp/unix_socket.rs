@@ -11,6 +11,7 @@
 //! other user can impersonate the server. The server closes the connections of other users, except
 //! those of root. Clients of other users use TCP.
 
+use super::local_job_search::{connect_to_second_name, listen_on_free_name};
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, socket, unix};
 use std::io;
@@ -20,7 +21,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 /// Opens the Unix socket for a TCP address of the server. Returns `None` if the name is in use.
 /// Clients then use TCP.
 pub(super) fn listen(address: SocketAddr) -> Option<UnixListener> {
-    match unix::listen(&socket_name(address)) {
+    match listen_on_free_name(&socket_name(address)) {
         Ok(listener) => Some(listener),
         Err(error) => {
             crate::log!(
@@ -35,22 +36,32 @@ pub(super) fn listen(address: SocketAddr) -> Option<UnixListener> {
 /// Connects to the server of this TCP address, if the address belongs to this host and the server
 /// has a Unix socket.
 pub(super) fn connect(address: SocketAddr) -> Option<SocketStream> {
-    let stream = unix::connect(&socket_name(address)).ok().or_else(|| {
-        if !socket::is_own_address(address.ip()) {
-            return None;
-        }
-        let wildcard_addresses: [IpAddr; 2] =
-            [[0; 16].into(), std::net::Ipv4Addr::UNSPECIFIED.into()];
-        let connect_at = |ip| unix::connect(&socket_name(SocketAddr::new(ip, address.port()))).ok();
-        wildcard_addresses.into_iter().find_map(connect_at)
-    })?;
-    // A server of root accepts no client of another user, so the rule is stricter than that of
-    // [`unix::check_peer_user`].
-    let (_, user) = unix::peer_credentials(&stream).ok()?;
-    if user != host::uid() {
+    if let Some(stream) = connect_by_name(&socket_name(address)) {
+        return SocketStream::from_unix(stream).ok();
+    }
+    if !socket::is_own_address(address.ip()) {
         return None;
     }
+    let wildcard_addresses: [IpAddr; 2] = [[0; 16].into(), std::net::Ipv4Addr::UNSPECIFIED.into()];
+    let connect_at = |ip| connect_by_name(&socket_name(SocketAddr::new(ip, address.port())));
+    let stream = wildcard_addresses.into_iter().find_map(connect_at)?;
     SocketStream::from_unix(stream).ok()
+}
+
+/// Connects to the listener of this user on a name, or on a second name if another user has taken
+/// the first one.
+fn connect_by_name(name: &str) -> Option<UnixStream> {
+    // A server of root accepts no client of another user, so the rule is stricter than that of
+    // [`unix::check_peer_user`].
+    let is_own = |stream: &UnixStream| {
+        unix::peer_credentials(stream).is_ok_and(|(_, user)| user == host::uid())
+    };
+    match unix::connect(name) {
+        Ok(stream) if is_own(&stream) => Some(stream),
+        Err(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => None,
+        // The listener belongs to another user, or its queue is full.
+        _ => connect_to_second_name(name).filter(is_own),
+    }
 }
 
 /// Accepts a client, and returns its process ID.

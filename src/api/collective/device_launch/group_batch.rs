@@ -95,9 +95,9 @@ impl GroupBatch {
         }
     }
 
-    /// Counts the works as outstanding in the group's queue. If too many works are outstanding, waits
-    /// until enough of them have ended, as other ranks do. If the deadline passes before that, all
-    /// works of the group batch end with an error, and this returns `None`.
+    /// Counts the works as outstanding in the group's queue. If too many works are outstanding,
+    /// waits until enough of them have ended, as other ranks do. If the deadline passes before
+    /// that, all works of the group batch end with an error, and this returns `None`.
     pub(super) fn count_works(self) -> Option<Self> {
         let works = self.works();
         match self.group.queue.begin_works_within(works.len() as u64, &self.deadline) {

@@ -26,7 +26,7 @@ pub fn secret(input: &[u8]) {
     let Some(mode) = script.next_byte() else { return };
     let server_secret = (mode & 1 == 0).then(|| make_secret(b"one"));
     let client_secret = make_secret(if mode & 2 == 0 { b"one" } else { b"other" });
-    let security = StoreSecurity { secret: server_secret, encrypts: mode & 8 != 0 };
+    let security = StoreSecurity { secret: server_secret, encrypts: mode & 8 != 0, is_open: false };
     let has_secret = security.secret.is_some();
     let server = ServerHandshake::new(&security, CipherSet::of_this_processor());
     if mode & 4 == 0 {

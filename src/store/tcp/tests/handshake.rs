@@ -27,7 +27,7 @@ fn server() -> ServerHandshake {
 }
 
 fn server_with(secret: Option<Secret>, encrypts: bool, ciphers: CipherSet) -> ServerHandshake {
-    ServerHandshake::new(&StoreSecurity { secret, encrypts }, ciphers)
+    ServerHandshake::new(&StoreSecurity { secret, encrypts, is_open: false }, ciphers)
 }
 
 fn server_without_secret() -> ServerHandshake {

@@ -4,9 +4,9 @@ use super::test_deadline;
 use crate::base::{Deadline, ErrorKind};
 use crate::security::Secret;
 use crate::store::Store as _;
-use crate::store::tcp::local_job::{find_secret, host_or_join, offer_secret};
+use crate::store::tcp::local_job::host_or_join;
 use crate::store::tcp::local_job_search::first_name;
-use crate::store::tcp::{ClientOptions, Server, ServerOptions, StoreSecurity, TcpStore};
+use crate::store::tcp::{ClientOptions, StoreSecurity, TcpStore};
 use crate::sys::{host, unix};
 use std::io::Read as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,7 +20,7 @@ const RANKS: usize = 3;
 const MAX_DELAY: Duration = Duration::from_secs(1);
 
 fn with_secret(secret: Option<&Secret>) -> StoreSecurity {
-    StoreSecurity { secret: secret.cloned(), encrypts: false }
+    StoreSecurity { secret: secret.cloned(), ..StoreSecurity::default() }
 }
 
 fn open() -> StoreSecurity {
@@ -220,36 +220,4 @@ fn connection_of_another_user_is_closed_unread() {
         host_or_join(&job, 1, 2, open(), &deadline).unwrap();
         rank_0.join().unwrap().unwrap();
     });
-}
-
-#[test]
-fn rank_finds_out_that_rank_0_offers_no_secret() {
-    let (host, deadline) = ("127.0.0.1", test_deadline());
-    let server = Server::start(ServerOptions { bind: host.into(), ..Default::default() }).unwrap();
-    let address = Some((host, server.port()));
-    assert_eq!(find_secret(&new_job_name(), 1, address, &deadline).unwrap(), None);
-    // Before the store is open, the rank waits.
-    drop(server);
-    let error = find_secret(&new_job_name(), 1, address, &Deadline::after_ms(30)).unwrap_err();
-    assert_eq!((error.kind(), error.culprit()), (ErrorKind::Timeout, Some(0)));
-}
-
-#[test]
-fn rank_that_finds_the_store_also_finds_the_secret() {
-    for _ in 0..20 {
-        let (job, host, deadline) = (new_job_name(), "127.0.0.1", test_deadline());
-        let (secret, offer) = offer_secret(&job).unwrap();
-        let server = ServerOptions { bind: host.into(), ..Default::default() };
-        let server = Server::start(server).unwrap();
-        let address = Some((host, server.port()));
-        let find = |rank| find_secret(&job, rank, address, &deadline).unwrap();
-        std::thread::scope(|scope| {
-            let find = &find;
-            let others = [1, 2].map(|rank| scope.spawn(move || find(rank)));
-            offer.serve(server.port(), 3, &deadline).unwrap();
-            for other in others {
-                assert_eq!(other.join().unwrap().as_ref(), Some(&secret));
-            }
-        });
-    }
 }
