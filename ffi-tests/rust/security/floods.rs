@@ -1,5 +1,6 @@
 //! Connections of strangers in large numbers, to a rank and to the store that it hosts.
 
+use super::strangers::{forged_hello, read_store};
 use super::{
     ANSWER_BYTES, HELLO_BYTES, PORT_RANGE, assert_both_succeeded, connect, secret_of, start_rank,
     start_rank_on,
@@ -72,9 +73,15 @@ fn send_once(port: u16, bytes: &[u8]) {
     drop(stream.write_all(bytes));
 }
 
+/// Returns the number of connections of the attack. `HOSTILE_CONNECTIONS` sets a larger one.
+fn hostile_connections() -> usize {
+    let wanted = std::env::var("HOSTILE_CONNECTIONS").ok();
+    wanted.map_or(8000, |text| text.parse().unwrap())
+}
+
 #[test]
 fn hostile_connections_do_not_grow_the_process() {
-    const ROUNDS: usize = 1000;
+    let rounds = hostile_connections() / 8;
     let program = "init\nall_reduce f32 SUM 1000\ngate attacked\nall_reduce f32 SUM 300000\n\
                    finalize\nleaks\n";
     let mut job = TestJob::new();
@@ -84,14 +91,15 @@ fn hostile_connections_do_not_grow_the_process() {
     start_rank(&mut job, 1, &variables[..1], program);
     job.await_reports(&["0", "1"], "at attacked");
     let pid = job.pid("0");
-    let mut half_hello = b"distlnk1".to_vec();
-    half_hello.extend(5_u16.to_le_bytes());
+    let content = read_store(job.port, true);
+    let hello = forged_hello(&content, 1, 2, &[7; 48]);
+    let half_hello = &hello[..10];
     let mut challenge = vec![66, 3, 2];
     challenge.resize(51, 9);
     let (garbage, long) = ([0xa5; 300], vec![0x5a; 1_000_000]);
     let attack = |rounds: usize| {
         for _ in 0..rounds {
-            for bytes in [&garbage[..], &half_hello, &[]] {
+            for bytes in [&garbage[..], half_hello, &hello, &[]] {
                 send_once(rank_port, bytes);
             }
             for bytes in [&garbage[..], &challenge, &challenge[..30], &[]] {
@@ -107,9 +115,9 @@ fn hostile_connections_do_not_grow_the_process() {
         drop(last.take(ANSWER_BYTES as u64).read_to_end(&mut reply));
     };
     // The first connections allocate the tables.
-    attack(ROUNDS / 10);
+    attack(rounds / 10);
     let before = resources(pid);
-    attack(ROUNDS);
+    attack(rounds);
     // The store still has to read the last connections. The process closes them soon.
     let limit = Instant::now() + Duration::from_secs(20);
     let mut after = resources(pid);

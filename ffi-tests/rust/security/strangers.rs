@@ -14,7 +14,7 @@ const PROGRAM: &str = "init\nall_reduce f32 SUM 1000\ngate attacked\n\
                        send 16 PEER 4 async=yes\nrecv 16 PEER 4\nsettle\nfinalize\nleaks\n";
 
 /// What the store of a job of two ranks tells about rank 0.
-struct StoreContent {
+pub(super) struct StoreContent {
     group: [u8; 16],
     /// The port of rank 0.
     port: u16,
@@ -28,7 +28,7 @@ fn hex_bytes(digits: &str) -> Vec<u8> {
         .collect()
 }
 
-fn read_store(port: u16, has_secret: bool) -> StoreContent {
+pub(super) fn read_store(port: u16, has_secret: bool) -> StoreContent {
     let options = ClientOptions {
         host: "127.0.0.1".to_owned(),
         port,
@@ -55,7 +55,12 @@ fn read_store(port: u16, has_secret: bool) -> StoreContent {
 
 /// Returns a hello of rank 1 to rank 0 for the second stream of collectives, which no small
 /// operation uses, with this security setting (0: none, 1: auth), cipher suite and proof.
-fn forged_hello(content: &StoreContent, security: u8, cipher: u8, proof: &[u8]) -> Vec<u8> {
+pub(super) fn forged_hello(
+    content: &StoreContent,
+    security: u8,
+    cipher: u8,
+    proof: &[u8],
+) -> Vec<u8> {
     let mut hello = b"distlnk1".to_vec();
     hello.extend(6_u16.to_le_bytes());
     hello.extend([0, 1]);

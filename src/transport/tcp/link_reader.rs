@@ -113,11 +113,8 @@ impl LinkReader {
             {
                 return ReadStop::Paused;
             }
-            match self.read_more(reading) {
-                Ok(true) => reading.reads += 1,
-                Ok(false) => return ReadStop::Ended(None),
-                Err(cause) if is_transient(&cause) => return ReadStop::Paused,
-                Err(cause) => return ReadStop::Ended(Some(cause)),
+            if let Some(stop) = self.read_step(reading) {
+                return stop;
             }
         }
         self.pause(reading)
@@ -152,15 +149,13 @@ impl LinkReader {
                 }
                 _ => {}
             }
-            let step = match self.use_some(reading) {
-                Ok(true) => continue,
-                Ok(false) => self.read_more(reading),
-                Err(cause) => return ReadStop::Ended(Some(cause)),
-            };
-            match step {
-                Ok(true) => reading.reads += 1,
-                Ok(false) => return ReadStop::Ended(None),
-                Err(cause) if is_transient(&cause) => return ReadStop::Paused,
+            match self.use_some(reading) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(stop) = self.read_step(reading) {
+                        return stop;
+                    }
+                }
                 Err(cause) => return ReadStop::Ended(Some(cause)),
             }
         }
@@ -170,16 +165,11 @@ impl LinkReader {
     /// Reads until nothing more can be read.
     pub(super) fn drain(&mut self, reading: &mut Reading<'_>) -> ReadStop {
         loop {
-            let step = match self.use_buffer(reading) {
-                Ok(()) => self.read_more(reading),
-                Err(cause) => Err(cause),
-            };
-            match step {
-                Ok(true) => reading.reads += 1,
-                Ok(false) => return ReadStop::Ended(None),
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) if is_transient(&cause) => return ReadStop::Paused,
-                Err(cause) => return ReadStop::Ended(Some(cause)),
+            if let Err(cause) = self.use_buffer(reading) {
+                return ReadStop::Ended(Some(cause));
+            }
+            if let Some(stop) = self.read_step(reading) {
+                return stop;
             }
         }
     }
@@ -261,6 +251,20 @@ impl LinkReader {
     /// Returns true if the next byte of the stream is the first one of a head.
     fn can_read_head(&self) -> bool {
         self.current.is_none() && self.padding == 0 && self.buffer.is_empty()
+    }
+
+    /// Reads once. Returns the reason to stop, if nothing more can be read.
+    fn read_step(&mut self, reading: &mut Reading<'_>) -> Option<ReadStop> {
+        match self.read_more(reading) {
+            Ok(true) => {
+                reading.reads += 1;
+                None
+            }
+            Ok(false) => Some(ReadStop::Ended(None)),
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => None,
+            Err(cause) if is_transient(&cause) => Some(ReadStop::Paused),
+            Err(cause) => Some(ReadStop::Ended(Some(cause))),
+        }
     }
 
     /// Reads from the stream. Returns false at its end.
