@@ -8,6 +8,7 @@
 //! | `offsets` | the offsets of buffers in their pages |
 //! | `request` | the requests to ranks, and their responses |
 //! | `engine` | rank processes that stay alive and execute requests |
+//! | `libdist` | the functions of the library |
 //! | `libdist_engine`, `rank` | libdist's engine, and its ranks |
 //! | `peer_library` | the libraries that libdist is compared with |
 //! | `mpi`, `peers/mpi.c` | engines that use MPI |
@@ -38,6 +39,7 @@ mod cli;
 mod engine;
 mod gloo;
 mod help;
+mod libdist;
 mod libdist_engine;
 mod machine;
 mod machine_limits;
@@ -97,10 +99,16 @@ pub fn command() -> clap::Command {
 /// Runs dist-bench. The bundle of the Python package calls this function, too.
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    let run = |rank: fn(&[String]) -> Result<(), String>, rest: &[String]| {
+        libdist::load().map_err(|what| format!("libdist cannot be loaded: {what}"))?;
+        rank(rest)
+    };
     let outcome = match words.split_first() {
-        Some((first, rest)) if first == libdist_engine::AS_RANK => Some(rank::run_rank(rest)),
+        Some((first, rest)) if first == libdist_engine::AS_RANK => Some(run(rank::run_rank, rest)),
         Some((first, rest)) if first == bound::AS_BOUND => Some(bound::run_rank(rest)),
-        Some((first, rest)) if first == training::AS_TRAINER => Some(training::run_trainer(rest)),
+        Some((first, rest)) if first == training::AS_TRAINER => {
+            Some(run(training::run_trainer, rest))
+        }
         _ => None,
     };
     match outcome {

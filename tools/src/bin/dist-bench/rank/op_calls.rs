@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "the C interface takes raw pointers")]
 
 use super::memory::RankBuffers;
+use crate::libdist;
 use crate::ops::{BenchOp, ROOT, RankPosition};
 use crate::request::BenchRequest;
 use dist::ffi::types::{
@@ -11,7 +12,6 @@ use dist::ffi::types::{
     DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER, dist_call_options_t, dist_group_t,
     dist_init_options_t, dist_status_t, dist_work_t,
 };
-use dist::ffi::{collective, collective_blocks, group, memory, point_to_point, runtime, work};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
@@ -27,7 +27,7 @@ const READY_TAG: i32 = 1;
 /// Returns the world group, or NULL if this process has not joined a world group.
 fn world() -> *mut dist_group_t {
     // SAFETY: the function has no arguments.
-    unsafe { group::dist_world() }
+    unsafe { libdist::dist_world() }
 }
 
 /// Allocates `bytes` bytes with `dist_mem_alloc`.
@@ -38,14 +38,14 @@ pub(super) fn allocate(bytes: usize) -> Result<*mut u8, String> {
     let mut ptr: *mut c_void = null_mut();
     let world = world();
     // SAFETY: `ptr` receives the result.
-    check(unsafe { memory::dist_mem_alloc(world, bytes, DIST_DEVICE_HOST, &raw mut ptr) })?;
+    check(unsafe { libdist::dist_mem_alloc(world, bytes, DIST_DEVICE_HOST, &raw mut ptr) })?;
     Ok(ptr.cast())
 }
 
 /// Frees memory from `allocate`.
 pub(super) fn free(ptr: *mut u8) {
     // SAFETY: the memory is from `allocate` and is freed once. No operation uses it any more.
-    let status = unsafe { memory::dist_mem_free(ptr.cast()) };
+    let status = unsafe { libdist::dist_mem_free(ptr.cast()) };
     debug_assert_eq!(status, DIST_OK);
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn check(status: dist_status_t) -> Result<(), CallError> {
     }
     // SAFETY: the function has no arguments. The text is valid until the next failing call of this
     // thread.
-    let message = unsafe { runtime::dist_last_error() };
+    let message = unsafe { libdist::dist_last_error() };
     // SAFETY: `message` is a C string. It is valid until the next failing call of this thread, and
     // it is copied before.
     let message = unsafe { CStr::from_ptr(message) };
@@ -157,9 +157,10 @@ impl OpCall {
         let mut issued: *mut dist_work_t = null_mut();
         check(function(&raw mut issued))?;
         // SAFETY: `issued` is a work of this process that was not released.
-        let wait_result = check(unsafe { work::dist_work_synchronize(issued, DIST_WAIT_FOREVER) });
+        let wait_result =
+            check(unsafe { libdist::dist_work_synchronize(issued, DIST_WAIT_FOREVER) });
         // SAFETY: as above. The work is released once.
-        check(unsafe { work::dist_work_release(issued) })?;
+        check(unsafe { libdist::dist_work_release(issued) })?;
         wait_result
     }
 }
@@ -215,7 +216,7 @@ impl RankWorld {
             reserved: 0,
         };
         // SAFETY: the structure, and the texts that it points to, live until the call returns.
-        check(unsafe { runtime::dist_init(&raw const options) })?;
+        check(unsafe { libdist::dist_init(&raw const options) })?;
         Ok(Self { rank, ranks, group: world() })
     }
 
@@ -230,7 +231,7 @@ impl RankWorld {
     /// The library's error.
     pub(crate) fn leave(self) -> Result<(), String> {
         // SAFETY: no call is in progress.
-        Ok(check(unsafe { runtime::dist_finalize() })?)
+        Ok(check(unsafe { libdist::dist_finalize() })?)
     }
 
     /// Synchronises all ranks.
@@ -239,7 +240,7 @@ impl RankWorld {
     /// The library's error.
     pub(crate) fn barrier(&self) -> Result<(), String> {
         // SAFETY: the call has no options and no work.
-        Ok(check(unsafe { collective::dist_barrier(self.group, null(), null_mut()) })?)
+        Ok(check(unsafe { libdist::dist_barrier(self.group, null(), null_mut()) })?)
     }
 
     /// Synchronises the two ranks of a ping-pong: the rank that starts it waits for a message of
@@ -264,16 +265,14 @@ impl RankWorld {
         let (PeerMessage { buf, count, dtype, tag }, peer) = (message, self.peer());
         // SAFETY: the buffer has `count` elements, and it lives until the call, or the wait for its
         // work, has returned.
-        unsafe { point_to_point::dist_send(self.group, buf, count, dtype, peer, tag, null(), work) }
+        unsafe { libdist::dist_send(self.group, buf, count, dtype, peer, tag, null(), work) }
     }
 
     fn receive(&self, message: PeerMessage, work: *mut *mut dist_work_t) -> dist_status_t {
         let (PeerMessage { buf, count, dtype, tag }, peer) = (message, self.peer());
         let (group, status) = (self.group, null_mut());
         // SAFETY: as for send.
-        unsafe {
-            point_to_point::dist_recv(group, buf, count, dtype, peer, tag, status, null(), work)
-        }
+        unsafe { libdist::dist_recv(group, buf, count, dtype, peer, tag, status, null(), work) }
     }
 
     /// Returns true if the library supports the algorithm that the options of a call name. To find
@@ -311,51 +310,43 @@ impl RankWorld {
             // of the operation demands. The memory exists until the call, or the wait for its work,
             // has returned.
             BenchOp::AllReduce => call.issue(|work| unsafe {
-                collective::dist_all_reduce(
-                    world, input, output, count, dtype, redop, options, work,
-                )
+                libdist::dist_all_reduce(world, input, output, count, dtype, redop, options, work)
             }),
             // SAFETY: as for all_reduce.
             BenchOp::Reduce => call.issue(|work| unsafe {
-                collective::dist_reduce(
+                libdist::dist_reduce(
                     world, input, output, count, dtype, redop, ROOT_RANK, options, work,
                 )
             }),
             // SAFETY: as for all_reduce.
             BenchOp::Broadcast => call.issue(|work| unsafe {
-                collective::dist_broadcast(world, output, count, dtype, ROOT_RANK, options, work)
+                libdist::dist_broadcast(world, output, count, dtype, ROOT_RANK, options, work)
             }),
             // SAFETY: as for all_reduce.
             BenchOp::AllGather => call.issue(|work| unsafe {
-                collective::dist_all_gather(world, input, output, block, dtype, options, work)
+                libdist::dist_all_gather(world, input, output, block, dtype, options, work)
             }),
             // SAFETY: as for all_reduce.
             BenchOp::ReduceScatter => call.issue(|work| unsafe {
-                collective::dist_reduce_scatter(
+                libdist::dist_reduce_scatter(
                     world, input, output, block, dtype, redop, options, work,
                 )
             }),
             // SAFETY: as for all_reduce.
             BenchOp::AllToAll => call.issue(|work| unsafe {
-                collective_blocks::dist_all_to_all(
-                    world, input, output, block, dtype, options, work,
-                )
+                libdist::dist_all_to_all(world, input, output, block, dtype, options, work)
             }),
             // SAFETY: as for all_reduce.
             BenchOp::Gather => call.issue(|work| unsafe {
-                collective_blocks::dist_gather(
-                    world, input, output, block, dtype, ROOT_RANK, options, work,
-                )
+                libdist::dist_gather(world, input, output, block, dtype, ROOT_RANK, options, work)
             }),
             // SAFETY: as for all_reduce.
             BenchOp::Scatter => call.issue(|work| unsafe {
-                collective_blocks::dist_scatter(
-                    world, input, output, block, dtype, ROOT_RANK, options, work,
-                )
+                libdist::dist_scatter(world, input, output, block, dtype, ROOT_RANK, options, work)
             }),
             BenchOp::Barrier => call.issue(|work| {
                 // SAFETY: the call reads and writes no buffer.
-                unsafe { collective::dist_barrier(world, options, work) }
+                unsafe { libdist::dist_barrier(world, options, work) }
             }),
             BenchOp::SendRecv => self.ping_pong(call),
         }

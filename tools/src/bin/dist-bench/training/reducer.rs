@@ -3,13 +3,13 @@
 #![allow(unsafe_code, reason = "the C interface takes raw pointers")]
 
 use super::candidate::Candidate;
+use crate::libdist;
 use crate::rank::check;
 use dist::ffi::train_types::{
     DIST_REDUCER_RETRYABLE, dist_param_t, dist_reducer_options_t, dist_reducer_stats_t,
     dist_reducer_t,
 };
 use dist::ffi::types::{DIST_BF16, DIST_F32, dist_group_t};
-use dist::ffi::{reducer, reducer_step};
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
 
@@ -122,7 +122,7 @@ impl BenchReducer {
         // SAFETY: the parameter list and the names live until the call returns. The values and
         // gradients live as long as the reducer.
         check(unsafe {
-            reducer::dist_reducer_create(
+            libdist::dist_reducer_create(
                 group,
                 params.as_ptr(),
                 params.len(),
@@ -142,14 +142,14 @@ impl BenchReducer {
     /// The library's error, as for all functions here.
     pub(super) fn begin_step(&self) -> Result<(), String> {
         // SAFETY: a reducer that was not released.
-        Ok(check(unsafe { reducer_step::dist_reducer_begin(self.reducer, 0.0, 0) })?)
+        Ok(check(unsafe { libdist::dist_reducer_begin(self.reducer, 0.0, 0) })?)
     }
 
     /// Marks a gradient as complete.
     pub(super) fn mark_ready(&self, param: usize) -> Result<(), String> {
         // SAFETY: the reducer was not released. The trainer does not write the gradient until the
         // step has ended.
-        Ok(check(unsafe { reducer_step::dist_reducer_ready(self.reducer, param) })?)
+        Ok(check(unsafe { libdist::dist_reducer_ready(self.reducer, param) })?)
     }
 
     /// Ends the step and waits for the averages.
@@ -158,7 +158,7 @@ impl BenchReducer {
         // SAFETY: the reducer was not released. The call returns only when the step has ended, so
         // that `votes` lives long enough.
         Ok(check(unsafe {
-            reducer_step::dist_reducer_end(self.reducer, 0, &raw mut votes, null_mut())
+            libdist::dist_reducer_end(self.reducer, 0, &raw mut votes, null_mut())
         })?)
     }
 
@@ -197,7 +197,7 @@ impl BenchReducer {
         };
         // SAFETY: the reducer was not released, and `stats` has the size that its field
         // `struct_size` gives.
-        check(unsafe { reducer::dist_reducer_stats(self.reducer, &raw mut stats) })?;
+        check(unsafe { libdist::dist_reducer_stats(self.reducer, &raw mut stats) })?;
         Ok(stats.bytes_copied)
     }
 
@@ -205,7 +205,7 @@ impl BenchReducer {
     pub(super) fn release(&mut self) -> Result<(), String> {
         let reducer = std::mem::replace(&mut self.reducer, null_mut());
         // SAFETY: the reducer is released once, and no step is in progress.
-        Ok(check(unsafe { reducer::dist_reducer_release(reducer) })?)
+        Ok(check(unsafe { libdist::dist_reducer_release(reducer) })?)
     }
 
     /// Returns the address of a parameter's gradient, or of its average after a step if `is_result`
@@ -215,10 +215,10 @@ impl BenchReducer {
         let (to_address, to_count) = (&raw mut address, &raw mut count);
         let status = if is_result {
             // SAFETY: the reducer was not released, and the variables receive the results.
-            unsafe { reducer::dist_reducer_result(self.reducer, param, to_address, to_count) }
+            unsafe { libdist::dist_reducer_result(self.reducer, param, to_address, to_count) }
         } else {
             // SAFETY: as above.
-            unsafe { reducer::dist_reducer_grad(self.reducer, param, to_address, to_count) }
+            unsafe { libdist::dist_reducer_grad(self.reducer, param, to_address, to_count) }
         };
         check(status)?;
         Ok((address, count))
