@@ -65,6 +65,13 @@ class DocumentTest(unittest.TestCase):
             done = subprocess.run([program, "--help"], capture_output=True, timeout=60)
             self.assertEqual(done.returncode, 0, name)
 
+    def test_dist_bench_measures_the_library_of_the_package(self):
+        program = str(Path(distrun()).parent / "dist-bench")
+        cell = ["--ops", "all_reduce", "--sizes", "4", "--ranks", "2", "--pairs", "1"]
+        done = subprocess.run([program, *cell], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("all_reduce, 2 ranks", done.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()
