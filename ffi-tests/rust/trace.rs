@@ -19,6 +19,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The folder with the traces of one test; its drop removes it.
 struct TestFolder(PathBuf);
@@ -143,6 +144,8 @@ fn trace_has_every_operation_and_its_last_rank() {
             )
         });
         job.await_reports(&["0", "1", "2"], "barrier");
+        // Ranks 0 and 1 reach the all_reduce.
+        std::thread::sleep(Duration::from_millis(100));
         job.open_gate("late");
         let ended = job.finish();
         for rank in 0..3 {
