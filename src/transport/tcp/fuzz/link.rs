@@ -13,7 +13,7 @@ use super::super::link_user::LinkKey;
 use crate::base::buffer::{Dst, Src};
 use crate::base::fuzz::FuzzScript;
 use crate::base::ids::Nonce;
-use crate::sys::stream::SocketStream;
+use crate::sys::stream::{SocketStream, is_transient};
 use crate::sys::unix;
 use crate::transport::Channel;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub fn link(input: &[u8]) {
     let (mut expected, mut received) = (Expected::default(), Vec::new());
     while let Some(step) = script.next_byte() {
         let bytes = next_bytes(step, &mut script, ranks, &mut expected);
-        if peer.send(&bytes).is_err() {
+        if !send(&peer, &bytes, &link) {
             break;
         }
         if step & 0x40 != 0 {
@@ -68,6 +68,19 @@ pub fn link(input: &[u8]) {
     let is_complete = received.len() == expected.sent.len();
     assert!(expected.is_broken || is_complete, "{} bytes are lost", expected.sent.len());
     assert!(expected.is_broken || !link.is_over.load(Ordering::Acquire), "a valid link ended");
+}
+
+/// Sends bytes. If the socket is full, the receiver reads. Returns false if the link has ended.
+fn send(peer: &SocketStream, bytes: &[u8], link: &IncomingLink) -> bool {
+    let mut rest = bytes;
+    while !rest.is_empty() && !link.is_over.load(Ordering::Acquire) {
+        match peer.send(rest) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(cause) if is_transient(&cause) => link.drain(),
+            Err(_) => return false,
+        }
+    }
+    rest.is_empty()
 }
 
 /// Receives at most `count` bytes. Returns false if there are none.
@@ -115,6 +128,10 @@ fn next_bytes(
                 return Frame::Short { channel: 7, payload }.encode().to_vec();
             }
             with_payload(Frame::Data { channel: 7, payload: payload.len() }, &payload)
+        }
+        3 if step & 0x80 != 0 => {
+            let answer_on = Channel::Collective(length.try_into().unwrap_or(u8::MAX));
+            Frame::Query { ranks, answer_on }.encode().to_vec()
         }
         3 => Frame::Grant { channel: u32::from(step), total: length as u64 }.encode().to_vec(),
         4 => Frame::Heartbeat.encode().to_vec(),
