@@ -1,7 +1,7 @@
 //! Another user of the host that a job runs on: it connects to the abstract sockets of the job, and
 //! takes their names before the job does.
 
-use crate::harness::{TestJob, next_serial};
+use crate::harness::{FinishedJob, TestJob, next_serial};
 use std::io::{Read as _, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -121,12 +121,7 @@ fn other_user_with_the_name_of_a_slurm_job_gets_nothing() {
         job.start(&rank.to_string(), &environment, program);
     }
     let ended = job.finish();
-    for rank in ["0", "1"] {
-        ended.assert_all_succeeded(rank, 6);
-        ended.report(rank, "init").assert_within_ms(2 * MAX_DELAY_MS);
-        // The job has made a secret without any action of its user.
-        assert!(ended.report(rank, "describe").message.contains("\"security\":\"auth\""));
-    }
+    assert_started_with_secret(&ended);
     assert_no_bytes(&squatter);
 }
 
@@ -145,12 +140,17 @@ fn other_user_with_the_name_of_a_store_gets_nothing() {
         job.start(&rank.to_string(), &environment, program);
     }
     let ended = job.finish();
+    assert_started_with_secret(&ended);
+    assert_no_bytes(&squatter);
+}
+
+/// Asserts that the job was not delayed, and has made a secret without any action of its user.
+fn assert_started_with_secret(ended: &FinishedJob) {
     for rank in ["0", "1"] {
         ended.assert_all_succeeded(rank, 6);
         ended.report(rank, "init").assert_within_ms(2 * MAX_DELAY_MS);
         assert!(ended.report(rank, "describe").message.contains("\"security\":\"auth\""));
     }
-    assert_no_bytes(&squatter);
 }
 
 /// Asserts that no process has sent bytes to the listener of another user.

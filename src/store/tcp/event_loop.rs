@@ -254,9 +254,7 @@ impl ServerEventLoop {
             return;
         }
         let id = self.next_id;
-        // The listener of a Unix socket accepts only clients of the server's user and of root.
-        let is_open = self.security.is_open && matches!(name, ClientName::Process(_));
-        let security = StoreSecurity { is_open, ..self.security.clone() };
+        let security = self.security.for_client(matches!(name, ClientName::Process(_)));
         match ClientConnection::register(stream, name, id, &security, &self.poller) {
             Ok(client) => {
                 self.next_id += 1;

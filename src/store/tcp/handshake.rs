@@ -113,6 +113,14 @@ pub struct StoreSecurity {
     pub is_open: bool,
 }
 
+impl StoreSecurity {
+    /// Returns the protection of one connection. Only a Unix socket may be open: its listener
+    /// accepts only clients of the server's user and of root.
+    pub(super) fn for_client(&self, is_unix_socket: bool) -> Self {
+        Self { is_open: self.is_open && is_unix_socket, ..self.clone() }
+    }
+}
+
 /// The progress of the server's handshake with one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthProgress {

@@ -32,7 +32,7 @@ fn report_of_a_departure_may_overtake_the_first_bytes() {
 }
 
 #[test]
-fn rank_that_leaves_without_sending_is_reported_left_on_a_shared_link() {
+fn rank_that_leaves_without_sending_is_reported_left() {
     for round in 0..20 {
         let [first, mut second] = two_groups();
         open_link(&first);
