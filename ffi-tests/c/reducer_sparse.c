@@ -179,7 +179,7 @@ static void aborted_step_is_repeatable(const struct rank *me)
     struct rows rows;
     const int64_t wrong_row = 0;
     const float wrong_values[WIDTH] = { 1e6f, 1e6f, 1e6f };
-    REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
+    meet_before_abort(me->group);
     REQUIRE_OK(dist_reducer_begin(reducer, 0, 0));
     mark_rows(me, reducer, &rows, 0);
     /* Rows of a mark that is refused are not sent. */
