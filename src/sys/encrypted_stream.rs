@@ -134,6 +134,11 @@ impl EncryptedStream {
         }
     }
 
+    /// Returns the number of sealed bytes that the socket has not taken.
+    pub(super) fn unsent(&self) -> usize {
+        lock(&self.sending).sealer.unsent().len()
+    }
+
     /// Sends the rest of earlier sends and the record of the orderly end, without waiting. Returns
     /// true once both are sent; further calls have no effect then.
     ///

@@ -28,5 +28,6 @@ pub mod small_file;
 pub mod socket;
 pub mod sparse_mapping;
 pub mod stream;
+pub mod tcp_state;
 pub mod thread;
 pub mod unix;

@@ -7,6 +7,7 @@ use super::encrypted_stream::{EncryptedStream, StreamEnd};
 use super::fork_descriptors::ForkClosed;
 use super::record_layer::RecordCiphers;
 use super::socket;
+use super::tcp_state::{self, ConnectionEnds, Retransmission, TcpInfo};
 use crate::base::buffer::{Dst, Src};
 use std::io;
 use std::net::TcpStream;
@@ -21,18 +22,6 @@ pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The maximum number of parts that one system call sends.
 const MAX_PARTS_PER_CALL: usize = 16;
 
-/// The length of the kernel's `struct tcp_info` up to `tcpi_snd_wnd`, in words of 32 bits. The
-/// structure of the crate `libc` ends before that.
-const TCP_INFO_WORDS: usize = 58;
-/// The word with `tcpi_snd_mss`: the size of the segments, in bytes.
-const TCP_INFO_SEGMENT: usize = 4;
-/// The word with `tcpi_unacked`: the number of segments in flight.
-const TCP_INFO_UNACKED: usize = 6;
-/// The word with `tcpi_notsent_bytes`.
-const TCP_INFO_NOT_SENT: usize = 36;
-/// The word with `tcpi_snd_wnd`: the room at the peer, in bytes.
-const TCP_INFO_SEND_WINDOW: usize = 57;
-
 /// One end of a connection. A write never raises SIGPIPE.
 #[derive(Debug)]
 pub struct SocketStream {
@@ -40,11 +29,24 @@ pub struct SocketStream {
     _fork_closed: ForkClosed,
     fd: OwnedFd,
     encryption: OnceLock<Box<EncryptedStream>>,
+    /// The addresses of a TCP connection. The system forgets that of the other end when the
+    /// connection breaks.
+    ends: Option<ConnectionEnds>,
 }
 
 impl SocketStream {
     fn new(fd: OwnedFd) -> Self {
-        Self { _fork_closed: ForkClosed::list(fd.as_fd()), fd, encryption: OnceLock::new() }
+        let _fork_closed = ForkClosed::list(fd.as_fd());
+        Self { _fork_closed, fd, encryption: OnceLock::new(), ends: None }
+    }
+
+    fn of_tcp(stream: TcpStream) -> Self {
+        Self { ends: ConnectionEnds::of(&stream), ..Self::new(stream.into()) }
+    }
+
+    /// Returns the addresses of a TCP connection.
+    pub fn ends(&self) -> Option<ConnectionEnds> {
+        self.ends
     }
 
     /// Takes over a TCP connection, and sets it to send small writes without delay and to detect
@@ -56,7 +58,7 @@ impl SocketStream {
         socket::set_stream_options(&stream)?;
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
-        Ok(Self::new(stream.into()))
+        Ok(Self::of_tcp(stream))
     }
 
     /// Takes over a Unix connection.
@@ -71,7 +73,7 @@ impl SocketStream {
 
     /// Takes over a TCP connection unchanged, for a caller that waits by polling.
     pub fn from_nonblocking_tcp(stream: TcpStream) -> Self {
-        Self::new(stream.into())
+        Self::of_tcp(stream)
     }
 
     /// Takes over a Unix connection unchanged, for a caller that waits by polling.
@@ -210,28 +212,34 @@ impl SocketStream {
         Ok(got)
     }
 
+    /// Returns the maximum number of sent bytes that the other host has not acknowledged. Returns 0
+    /// if the system does not know it.
+    pub fn unacknowledged(&self) -> usize {
+        let unsent = self.encryption.get().map_or(0, |encryption| encryption.unsent());
+        tcp_state::unacknowledged(self.fd.as_fd()) + unsent
+    }
+
     /// Returns true if the connection has data to send, all sent data was acknowledged, and the
     /// peer has no room for more: its program does not read. Returns false on a Linux before 5.4,
     /// which does not report the room.
     pub fn is_held_by_receiver(&self) -> bool {
-        let mut info = [0_u32; TCP_INFO_WORDS];
-        let Ok(mut len) = libc::socklen_t::try_from(size_of_val(&info)) else { return false };
-        // SAFETY: the option writes at most `len` bytes, the size of the array.
-        let status = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        let is_complete = usize::try_from(len).is_ok_and(|len| len == size_of_val(&info));
-        status == 0
-            && is_complete
-            && info[TCP_INFO_UNACKED] == 0
-            && info[TCP_INFO_NOT_SENT] > 0
-            && info[TCP_INFO_SEND_WINDOW] < info[TCP_INFO_SEGMENT].max(1)
+        self.tcp_info().is_some_and(|info| info.is_held_by_receiver())
+    }
+
+    /// Returns what the system sends again. A receiver that does not read is no reason for that.
+    /// Returns `None` on a Linux before 5.4, and for a Unix connection.
+    pub fn retransmission(&self) -> Option<Retransmission> {
+        self.tcp_info().map(|info| info.retransmission())
+    }
+
+    /// Returns true if a reset has ended the TCP connection. The system reports a reset to one call
+    /// only, and then the end of the stream.
+    pub fn was_reset(&self) -> bool {
+        self.tcp_info().is_some_and(|info| info.is_closed())
+    }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        TcpInfo::of(self.fd.as_fd())
     }
 
     /// Sends the record by which an encrypted stream ends in order, and the bytes before it,
