@@ -1,9 +1,9 @@
 /*
  * An emulated link between two network namespaces that delays and drops packets, for kernels
- * without netem.
+ * without netem. Lines on its standard input are faults of TCP connections (tcp_faults.h).
  *
  *     relay [-d DELAY_US] [-l LOSS_PPM] [-s SEED] [-q PACKETS] [-r BYTES_PER_S] \
- *         SPACE DEVICE SPACE DEVICE
+ *         [-x SPARED_PORT] SPACE DEVICE SPACE DEVICE
  *
  * Each SPACE is a name in /run/netns and has the TUN device DEVICE, which exists already (`ip
  * tuntap add`), with an MTU of at most 2048. A packet that leaves one namespace through its
@@ -17,11 +17,14 @@
  *
  * The relay ends when its standard input is closed, and is killed when its parent dies. At its
  * end it prints one line with two numbers per word, for the packets from the first and from the
- * second namespace:
+ * second namespace, and the number of faults that have met a connection. Packets that a fault
+ * stops are not counted:
  *
- *     forwarded 10 12 lost 0 1 overflowed 0 0
+ *     forwarded 10 12 lost 0 1 overflowed 0 0 faults 0
  */
 #define _GNU_SOURCE
+
+#include "tcp_faults.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -74,6 +77,7 @@ typedef struct direction {
     uint64_t busy_until_ns; /* end of the last byte, with a rate */
     uint64_t next_number;   /* number of the next packet */
     uint64_t forwarded, lost, overflowed;
+    fault_table_t *faults; /* of both directions */
 } direction_t;
 
 static void fail(const char *action)
@@ -135,6 +139,44 @@ static uint64_t due_ns(direction_t *dir, uint64_t now, size_t len)
     return dir->busy_until_ns + link->delay_ns;
 }
 
+/* Resets the sender of a segment. A device that is down takes no packet. */
+static void reset_sender(int device, const segment_t *segment)
+{
+    unsigned char reset[60];
+    size_t len = make_reset(segment, reset);
+    if (write(device, reset, len) != (ssize_t)len) {
+        fprintf(stderr, "relay: a reset is lost\n");
+    }
+}
+
+/* Handles the faults in the lines of the input. Returns 0 at its end. */
+static int read_faults(direction_t *directions)
+{
+    static char text[4096];
+    static size_t len;
+    char *line = text, *end;
+    ssize_t got = read(STDIN_FILENO, text + len, sizeof(text) - 1 - len);
+    if (got <= 0) {
+        return 0;
+    }
+    len += (size_t)got;
+    text[len] = '\0';
+    for (; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        *end = '\0';
+        unsigned sides;
+        connection_t *reset = add_fault(directions[0].faults, line, now_ns(), &sides);
+        for (unsigned side = 0; side < 2 && reset != NULL; side++) {
+            if ((sides >> side & 1) != 0) {
+                /* Only the device of the sender's namespace takes the packet in. */
+                reset_sender(directions[side ^ reset->first_direction].from, &reset->last[side]);
+            }
+        }
+    }
+    len -= (size_t)(line - text);
+    memmove(text, line, len);
+    return 1;
+}
+
 /* Reads a packet from the device; returns 0 if there is none. */
 static int read_packet(direction_t *dir)
 {
@@ -150,6 +192,14 @@ static int read_packet(direction_t *dir)
         fail("reading from a TUN device");
     }
     if (is_multicast(packet->bytes, (size_t)len)) {
+        return 1;
+    }
+    segment_t segment;
+    enum verdict verdict = judge_packet(dir->faults, packet->bytes, (size_t)len, dir->index, now_ns(), &segment);
+    if (verdict == RESET) {
+        reset_sender(dir->from, &segment);
+    }
+    if (verdict != FORWARD) {
         return 1;
     }
     uint64_t number = dir->next_number++;
@@ -230,7 +280,6 @@ static void run_relay(direction_t *directions)
             fail("epoll_wait");
         }
         for (int i = 0; i < count; i++) {
-            uint64_t unused;
             switch (events[i].data.u32) {
             case FROM_FIRST:
             case FROM_SECOND:
@@ -239,7 +288,7 @@ static void run_relay(direction_t *directions)
             case TIMER: /* Setting it again makes it unreadable. */
                 break;
             default:
-                if (read(STDIN_FILENO, &unused, sizeof(unused)) <= 0) {
+                if (!read_faults(directions)) {
                     return;
                 }
             }
@@ -292,11 +341,11 @@ static uint64_t parse_number(const char *text)
     return value;
 }
 
-static link_t parse_options(int argc, char **argv)
+static link_t parse_options(int argc, char **argv, fault_table_t *faults)
 {
     link_t link = {.capacity = 2048};
     int option;
-    while ((option = getopt(argc, argv, "d:l:s:q:r:")) != -1) {
+    while ((option = getopt(argc, argv, "d:l:s:q:r:x:")) != -1) {
         switch (option) {
         case 'd':
             link.delay_ns = parse_number(optarg) * 1000;
@@ -313,13 +362,16 @@ static link_t parse_options(int argc, char **argv)
         case 'r':
             link.bytes_per_s = parse_number(optarg);
             break;
+        case 'x':
+            faults->spared_port = (uint16_t)parse_number(optarg);
+            break;
         default:
             exit(2);
         }
     }
     if (argc - optind != 4 || link.capacity == 0) {
         fprintf(stderr, "usage: relay [-d DELAY_US] [-l LOSS_PPM] [-s SEED] [-q PACKETS] [-r BYTES_PER_S] "
-                        "SPACE DEVICE SPACE DEVICE\n");
+                        "[-x SPARED_PORT] SPACE DEVICE SPACE DEVICE\n");
         exit(2);
     }
     return link;
@@ -327,8 +379,9 @@ static link_t parse_options(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    link_t link = parse_options(argc, argv);
-    direction_t both[2] = {{.link = &link, .index = 0}, {.link = &link, .index = 1}};
+    static fault_table_t faults;
+    link_t link = parse_options(argc, argv, &faults);
+    direction_t both[2] = {{.link = &link, .index = 0, .faults = &faults}, {.link = &link, .index = 1, .faults = &faults}};
     die_with_parent();
     both[0].from = both[1].to = open_device(argv[optind], argv[optind + 1]);
     both[1].from = both[0].to = open_device(argv[optind + 2], argv[optind + 3]);
@@ -339,8 +392,10 @@ int main(int argc, char **argv)
         }
     }
     run_relay(both);
-    printf("forwarded %" PRIu64 " %" PRIu64 " lost %" PRIu64 " %" PRIu64 " overflowed %" PRIu64 " %" PRIu64 "\n",
-           both[0].forwarded, both[1].forwarded, both[0].lost, both[1].lost, both[0].overflowed, both[1].overflowed);
+    printf("forwarded %" PRIu64 " %" PRIu64 " lost %" PRIu64 " %" PRIu64 " overflowed %" PRIu64 " %" PRIu64
+           " faults %" PRIu64 "\n",
+           both[0].forwarded, both[1].forwarded, both[0].lost, both[1].lost, both[0].overflowed, both[1].overflowed,
+           faults.faults);
     free(both[0].ring);
     free(both[1].ring);
     return 0;

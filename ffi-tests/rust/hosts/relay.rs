@@ -3,7 +3,7 @@
 
 use super::net_namespace::{KERNEL_TIMEOUT, NetNamespace};
 use crate::toolchain::Compiler;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,13 +21,22 @@ pub(crate) struct LinkSettings {
     pub(crate) queue_packets: u32,
     /// The bytes per second in one direction; `None` for no limit.
     pub(crate) bytes_per_second: Option<u64>,
+    /// The port whose connections get no fault.
+    pub(crate) spared_port: u16,
 }
 
 impl LinkSettings {
     /// Returns a link with a delay and losses, a large queue and no rate limit.
     pub(crate) fn new(delay_ms: u64, loss_ppm: u32) -> Self {
         let delay = Duration::from_millis(delay_ms);
-        Self { delay, loss_ppm, seed: 1, queue_packets: 4096, bytes_per_second: None }
+        Self {
+            delay,
+            loss_ppm,
+            seed: 1,
+            queue_packets: 4096,
+            bytes_per_second: None,
+            spared_port: 0,
+        }
     }
 }
 
@@ -37,6 +46,8 @@ pub(crate) struct RelayCounts {
     pub(crate) forwarded: [u64; 2],
     pub(crate) lost: [u64; 2],
     pub(crate) overflowed: [u64; 2],
+    /// The number of faults that have met a connection.
+    pub(crate) faults: u64,
 }
 
 /// A running relay.
@@ -64,6 +75,7 @@ impl Relay {
             ("-s", line.seed),
             ("-q", u64::from(line.queue_packets)),
             ("-r", line.bytes_per_second.unwrap_or(0)),
+            ("-x", u64::from(line.spared_port)),
         ];
         for (option, value) in options {
             command.args([option, &value.to_string()]);
@@ -76,6 +88,12 @@ impl Relay {
         let relay = Self(command.spawn().unwrap());
         spaces.iter().for_each(|space| space.until_ready(device));
         relay
+    }
+
+    /// Adds a fault of a connection: `reset N`, `half N SIDE`, `forget N` or `stall N MS`
+    /// (`tcp_faults.h`).
+    pub(crate) fn add_fault(&mut self, fault: &str) {
+        writeln!(self.0.stdin.as_mut().unwrap(), "{fault}").unwrap();
     }
 
     /// Ends the relay and returns its counts. Afterwards no packet passes.
@@ -107,6 +125,8 @@ impl RelayCounts {
             let at = words.iter().position(|found| *found == word)?;
             Some([words.get(at + 1)?.parse().ok()?, words.get(at + 2)?.parse().ok()?])
         };
-        Some(Self { forwarded: of("forwarded")?, lost: of("lost")?, overflowed: of("overflowed")? })
+        let faults = words.last()?.parse().ok()?;
+        let [forwarded, lost, overflowed] = [of("forwarded")?, of("lost")?, of("overflowed")?];
+        Some(Self { forwarded, lost, overflowed, faults })
     }
 }
