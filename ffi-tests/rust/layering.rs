@@ -160,6 +160,8 @@ const UNSAFE_MODULES: &[&str] = &[
     "base::processor",
     // Turns offsets in a mapping into views, for `shm` and `inproc`.
     "transport::region",
+    // Ends the loans of memory before its lifetime ends.
+    "transport::loans",
 ];
 
 /// The modules that may use raw C types.

@@ -198,6 +198,8 @@ pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
     let limit = Deadline::after(step_time(&group, &deadline));
     let comparison =
         (group.size() > 1).then(|| CallComparison::begin(store.as_ref(), &group, &limit));
+    // While the other ranks finish their last calls, a connection with bytes for them may break.
+    let _links = backend::LinkHold::of_this_process();
     // Releases the group's memory and sends departure messages to the other ranks, unless another
     // thread still runs a call in the group.
     drop(group);

@@ -37,6 +37,7 @@ pub use crate::algo::EAGER_BYTES as PROMPT_BYTES;
 pub use crate::algo::call_arguments::{CallArguments, FastCallKey};
 pub use crate::algo::fast_path::{FastCall, FastPathState, FastProgress};
 pub use crate::algo::{AlgorithmRequest, Operation};
+pub use crate::transport::tcp::LinkHold;
 pub use crate::transport::{
     Completion, CountSpec, Delivery, Descriptor, DoorbellListener, DoorbellListeners, LARGEST_TAG,
     MessageCounts, MessageTraffic, OpKind, PeerName, PointToPoint, ProbeRequest, ProbedMessage,

@@ -93,6 +93,21 @@ impl<'a> Src<'a> {
         self.slice(range.start, range.len())
     }
 
+    /// Returns the same bytes as a part of this view, or `None` if they are not within it.
+    pub fn find(self, bytes: Src<'_>) -> Option<Self> {
+        let offset = bytes.ptr.addr().checked_sub(self.ptr.addr())?;
+        (offset <= self.len && bytes.len <= self.len - offset)
+            .then(|| self.slice(offset, bytes.len))
+    }
+
+    /// Returns a view of the same bytes without the limit of its lifetime.
+    ///
+    /// # Safety
+    /// The bytes must stay readable as long as the result is used.
+    pub const unsafe fn without_lifetime(self) -> Src<'static> {
+        Src { ptr: self.ptr, len: self.len, lifetime: PhantomData }
+    }
+
     /// Returns the word at byte `at`, little endian. Bytes after the end of the view count as zero.
     #[inline]
     pub fn word(self, at: usize) -> u64 {

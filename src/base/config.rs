@@ -113,6 +113,8 @@ variables! {
         "How long a rank may send no heartbeat before its group fails, in milliseconds; 100 to 3600000, -1 for no limit (under a debugger), or 0 for the default. The value of rank 0 counts.";
     LINK_KEEPALIVE_MS = "DIST_LINK_KEEPALIVE_MS", "user", "60000",
         "How long a connection between two processes may be idle before the system sends a probe, in milliseconds; 1000 to 3600000, in whole seconds. Routers, firewalls and clouds forget idle connections, some after 4 minutes; set less than that time. The process that has connected sends the probes.";
+    LINK_RETRY_MS = "DIST_LINK_RETRY_MS", "user", "10000",
+        "The time within which a connection between two processes that breaks, although both live, must be replaced, in milliseconds; at most 3600000. 0: it is not replaced, and the group fails.";
     TRANSPORT = "DIST_TRANSPORT", "user", "auto",
         "The transport: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for threads of one process), or tcp (also inside a host).";
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC namespace",

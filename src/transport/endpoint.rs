@@ -14,6 +14,10 @@ use std::time::Duration;
 /// The maximum number of parallel streams for collectives from one rank to another.
 pub const MAX_COLLECTIVE_STREAMS: usize = 8;
 
+/// A payload of at most this many bytes is copied where a longer one may be lent
+/// ([`Endpoint::try_send_lent`]).
+pub const COPIED_BYTES: usize = 1 << 10;
+
 /// The name of one of the streams from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Channel {
@@ -98,6 +102,26 @@ pub trait Endpoint: Send + Sync {
     /// # Errors
     /// `PeerFailed`; `Connection` if the peer cannot be reached.
     fn try_send(&self, to: Rank, channel: Channel, parts: &[Src<'_>]) -> Result<usize>;
+
+    /// Writes the two parts as [`Endpoint::try_send`]. If the payload is longer than
+    /// [`COPIED_BYTES`], the endpoint may keep a view of it until [`Endpoint::end_loans`], so that
+    /// it can send the bytes again.
+    ///
+    /// # Errors
+    /// As [`Endpoint::try_send`].
+    fn try_send_lent(
+        &self,
+        to: Rank,
+        channel: Channel,
+        head: Src<'_>,
+        payload: Src<'static>,
+    ) -> Result<usize> {
+        self.try_send(to, channel, &[head, payload])
+    }
+
+    /// Ends the loans of [`Endpoint::try_send_lent`] on a stream: the endpoint keeps no view of the
+    /// payloads, which may then be changed.
+    fn end_loans(&self, _to: Rank, _channel: Channel) {}
 
     /// Reads received bytes into `into`, without blocking. Returns the number of bytes read.
     ///

@@ -29,6 +29,7 @@ pub mod heartbeat;
 pub mod inproc;
 pub mod labels;
 mod layout;
+pub mod loans;
 pub mod matching;
 mod message_counts;
 #[cfg(all(test, loom))]

@@ -26,8 +26,12 @@
 //!   has posted. For example, a rank whose send is blocked by a slow receiver still receives.
 //!   Therefore no order of posting can deadlock, and the buffers of the streams may be small.
 //!
-//! The exchange borrows the posted buffers, so it cannot outlive them. The transport keeps no
-//! reference to a buffer. Any failure fails the group on all nodes; the first reason is kept.
+//! The exchange borrows the posted buffers, so it cannot outlive them. Until it ends, or until the
+//! algorithm waits for a sent message, the transport may send its payload again, because a
+//! connection broke. An algorithm that changes a sent payload earlier does so because of bytes that
+//! the receiver sent after it had the payload.
+//!
+//! Any failure fails the group on all nodes; the first reason is kept.
 
 use super::peer_history::{PeerHistory, PresenceMessage};
 use super::team::{MAX_POSTED_STRIPES, SEGMENT_BYTES, Team};
@@ -41,6 +45,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::collective_header::{CollectiveHeader, CollectiveMessageKind, HEADER_BYTES};
 use crate::transport::heartbeat::DEPARTURE_GRACE;
+use crate::transport::loans::Loans;
 use crate::transport::{Channel, Endpoint, StreamDirection, StreamInterest};
 use crate::wait::slow_wait::SlowWaitWatch;
 use crate::wait::{self, WaitPhase};
@@ -113,6 +118,7 @@ impl<'a> MessageOperation<'a> {
             has_shared_nodes: self.has_shared_nodes,
             team,
             pending: Vec::new(),
+            loans: Loans::to(self.endpoint),
             last_token: 0,
             idle_since: None,
             arrival_skew: &self.arrival_skew,
@@ -126,7 +132,10 @@ impl<'a> MessageOperation<'a> {
 
 /// The token of a posted message, with which the caller can wait for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MessageToken(u64);
+pub struct MessageToken {
+    number: u64,
+    direction: StreamDirection,
+}
 
 /// A set of pending messages. The caller must wait for every posted message before it drops the
 /// exchange.
@@ -139,6 +148,8 @@ pub struct MessageExchange<'x> {
     pub(super) team: Team<'x>,
     /// The pending stripes in the order of posting. Algorithms keep this list short.
     pub(super) pending: Vec<PendingStripe<'x>>,
+    /// The sent payloads that the endpoint may have to send again.
+    pub(super) loans: Loans<'x>,
     last_token: u64,
     /// The time at which the present period without progress began; `None` if the last round made
     /// progress.
@@ -199,7 +210,8 @@ impl<'x> MessageExchange<'x> {
         let (peer, blame) = (self.team.rank(position), self.own_blame());
         self.history.peers[peer].sent += 1;
         let number = self.history.peers[peer].sent;
-        self.post(peer, number, payload.len(), |header, part| StripeTransfer::Out {
+        let direction = StreamDirection::Out;
+        self.post(peer, direction, number, payload.len(), |header, part| StripeTransfer::Out {
             header: CollectiveHeader { blame, ..header }.encode(),
             payload: payload.range(part),
             done: 0,
@@ -211,7 +223,8 @@ impl<'x> MessageExchange<'x> {
         let peer = self.team.rank(position);
         self.history.peers[peer].received += 1;
         let number = self.history.peers[peer].received;
-        self.post(peer, number, payload.len(), |expected, part| StripeTransfer::In {
+        let direction = StreamDirection::In;
+        self.post(peer, direction, number, payload.len(), |expected, part| StripeTransfer::In {
             expected,
             payload: payload.range(part),
             done: None,
@@ -222,6 +235,7 @@ impl<'x> MessageExchange<'x> {
     fn post(
         &mut self,
         peer: Rank,
+        direction: StreamDirection,
         number: u64,
         len: usize,
         transfer: impl Fn(CollectiveHeader, &Range<usize>) -> StripeTransfer<'x>,
@@ -233,23 +247,33 @@ impl<'x> MessageExchange<'x> {
             let transfer = transfer(self.header(stream, stripes, number, len), &part);
             self.pending.push(PendingStripe { token, peer, stream, transfer });
         }
-        MessageToken(token)
+        MessageToken { number: token, direction }
     }
 
-    /// Waits until a message has been sent or received.
+    /// Waits until a message has been sent or received. After the wait for a sent message, its
+    /// payload may be changed.
     ///
     /// # Errors
     /// The reason why the wait ended: `Timeout`, `PeerFailed`, `Mismatch`, `Aborted`, `Connection`.
     pub fn wait(&mut self, token: MessageToken) -> Result<()> {
-        self.wait_until(|pending| pending.iter().all(|stripe| stripe.token != token.0))
+        self.wait_until(|pending| pending.iter().all(|stripe| stripe.token != token.number))?;
+        if token.direction == StreamDirection::Out {
+            self.loans.end();
+        }
+        Ok(())
     }
 
-    /// Waits until at most `max_pending` posted stripes are in flight.
+    /// Waits until at most `max_pending` posted stripes are in flight. If none may be in flight,
+    /// all payloads may be changed after the wait.
     ///
     /// # Errors
     /// As [`MessageExchange::wait`].
     pub fn wait_until_at_most(&mut self, max_pending: usize) -> Result<()> {
-        self.wait_until(|pending| pending.len() <= max_pending)
+        self.wait_until(|pending| pending.len() <= max_pending)?;
+        if max_pending == 0 {
+            self.loans.end();
+        }
+        Ok(())
     }
 
     /// Waits until all posted messages have been sent or received.

@@ -4,7 +4,6 @@
 
 use super::exchange::{MessageExchange, PendingStripe, StripeTransfer};
 use super::peer_history::PresenceMessage;
-use super::progress::send_remaining;
 use crate::algo::Operation;
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
@@ -15,7 +14,7 @@ use crate::transport::collective_header::{
     BlamedRank, CollectiveHeader, CollectiveMessageKind, HEADER_BYTES,
 };
 use crate::transport::heartbeat::format_activity_answer;
-use crate::transport::{Descriptor, StreamDirection};
+use crate::transport::{Channel, Descriptor, StreamDirection};
 use crate::wait::slow_wait::DisplaySeconds;
 use std::time::Duration;
 
@@ -144,14 +143,8 @@ impl MessageExchange<'_> {
             if pending.iter().any(|stripe| stripe.is_blocking(presence)) {
                 return true;
             }
-            let sent = send_remaining(
-                endpoint,
-                presence.peer,
-                0,
-                &presence.header,
-                Src::empty(),
-                presence.done,
-            );
+            let rest = Src::from(&presence.header[presence.done..]);
+            let sent = endpoint.try_send(presence.peer, Channel::Collective(0), &[rest]);
             // A rank that has left needs no presence message.
             let Ok(sent) = sent else { return false };
             presence.done += sent;

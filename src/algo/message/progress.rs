@@ -6,8 +6,9 @@ use super::exchange::{MessageExchange, PendingStripe, StripeTransfer};
 use crate::base::buffer::Src;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::transport::Channel;
 use crate::transport::collective_header::{CollectiveHeader, CollectiveMessageKind, HEADER_BYTES};
-use crate::transport::{Channel, Endpoint};
+use crate::transport::loans::Loans;
 
 impl MessageExchange<'_> {
     /// Advances all posted stripes as far as possible. Returns whether any stripe or presence
@@ -39,7 +40,7 @@ impl MessageExchange<'_> {
                 if stream == 0 && self.history.has_partial_presence(peer) {
                     return Ok((0, false));
                 }
-                let sent = send_remaining(self.endpoint, peer, stream, header, *payload, *done)?;
+                let sent = send_remaining(&mut self.loans, peer, stream, header, *payload, *done)?;
                 *done += sent;
                 let over = *done == HEADER_BYTES + payload.len();
                 if over && stream == 0 {
@@ -143,19 +144,16 @@ impl MessageExchange<'_> {
 }
 
 /// Sends the rest of a stripe, as far as the stream accepts it.
-pub(super) fn send_remaining(
-    endpoint: &dyn Endpoint,
+fn send_remaining<'x>(
+    loans: &mut Loans<'x>,
     peer: Rank,
     stream: u8,
     header: &[u8; HEADER_BYTES],
-    payload: Src<'_>,
+    payload: Src<'x>,
     done: usize,
 ) -> Result<usize> {
-    let channel = Channel::Collective(stream);
-    if let Some(rest) = header.get(done..).filter(|rest| !rest.is_empty()) {
-        return endpoint.try_send(peer, channel, &[Src::from(rest), payload]);
-    }
-    let done = done - HEADER_BYTES;
-    let rest = payload.slice(done, payload.len() - done);
-    endpoint.try_send(peer, channel, &[rest])
+    let header = header.get(done..).unwrap_or_default();
+    let payload_done = done.saturating_sub(HEADER_BYTES);
+    let payload = payload.slice(payload_done, payload.len() - payload_done);
+    loans.try_send(peer, Channel::Collective(stream), Src::from(header), payload)
 }

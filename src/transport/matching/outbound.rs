@@ -143,8 +143,16 @@ impl PeerLink {
         let head = current.header.len();
         let skip = current.written.saturating_sub(head).min(bytes.len());
         let start = current.written.min(head);
-        let parts = [Src::from(&current.header[start..]), bytes.slice(skip, bytes.len() - skip)];
-        let sent = self.streams.send_body(domain, parts, current.body.is_bulk())?;
+        let (rest, body) =
+            (Src::from(&current.header[start..]), bytes.slice(skip, bytes.len() - skip));
+        let sent = if let FrameBody::Fragment { number, .. } = current.body
+            && let Some(sending) = requests.send_mut(number)
+            && self.streams.begin_loan(&mut sending.loan)
+        {
+            self.streams.send_lent(rest, body)?
+        } else {
+            self.streams.send_body(domain, [rest, body], current.body.is_bulk())?
+        };
         *moved += sent as u64;
         current.written += sent;
         let (body, written) = (current.body, current.written);

@@ -7,6 +7,7 @@ use super::unexpected::{MessageBody, UnexpectedMessage};
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::transport::loans::MessageLoan;
 use crate::transport::{
     Completion, Delivery, PeerName, ReceiveBuffer, ReceiveRequest, SendRequest,
 };
@@ -22,6 +23,8 @@ pub(super) struct OutstandingSend {
     pub(super) stage: SendStage,
     /// The exposure slot of the message's buffer, if the receiver may read the buffer by CMA.
     pub(super) exposure_slot: Option<u16>,
+    /// The loan of the message to the endpoint. It ends with the send.
+    pub(super) loan: Option<MessageLoan>,
 }
 
 /// The progress of a send.

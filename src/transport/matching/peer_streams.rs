@@ -7,6 +7,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::base::sync::{AtomicU64, fence_with_rmw};
+use crate::transport::loans::MessageLoan;
 use crate::transport::region::Region;
 use crate::transport::ring::{RingReader, RingWriter};
 use crate::transport::{Channel, Endpoint, SharedDomain};
@@ -141,6 +142,25 @@ impl PeerStreams {
                 Ok(written)
             }
         }
+    }
+
+    /// Begins the loan of a message to the endpoint, if there is one and no loan. Returns true if
+    /// there is a loan.
+    pub(super) fn begin_loan(&self, loan: &mut Option<MessageLoan>) -> bool {
+        if let Self::Streams { endpoint, peer, .. } = self
+            && loan.is_none()
+        {
+            *loan = Some(MessageLoan::new(Arc::clone(endpoint), *peer));
+        }
+        loan.is_some()
+    }
+
+    /// Writes as [`PeerStreams::send`] to the stream of an endpoint, to which the body is lent.
+    pub(super) fn send_lent(&mut self, head: Src<'_>, body: Src<'static>) -> Result<usize> {
+        let Self::Streams { endpoint, peer, sent, .. } = self else { return Ok(0) };
+        let written = endpoint.try_send_lent(*peer, Channel::PointToPoint, head, body)?;
+        *sent += written as u64;
+        Ok(written)
     }
 
     /// Writes as much of the rest of a header and its body as there is room for. If the body is

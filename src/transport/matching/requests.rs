@@ -85,8 +85,9 @@ impl Requests {
         if let Some(due) = expires_at {
             self.timers.insert(due, RequestId::Send(number));
         }
+        let (exposure_slot, loan) = (None, None);
         let sending =
-            OutstandingSend { message, completion, expires_at, stage, exposure_slot: None };
+            OutstandingSend { message, completion, expires_at, stage, exposure_slot, loan };
         self.sends.insert(number, sending);
         number
     }

@@ -3,9 +3,8 @@
 
 use super::connect_target::PeerConnectTarget;
 use super::hello::{
-    ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConfirmationTag, ConnectionPurpose,
-    DEATH_BYTES, DIED, Hello, HelloRefusal, ProofMessage, WELCOME, parse_answer, parse_end,
-    proves_death,
+    ACCEPTED, ANSWER_BYTES, CONFIRM, CONFIRM_BYTES, ConfirmationTag, DEATH_BYTES, DIED, Hello,
+    HelloRefusal, ProofMessage, WELCOME, parse_answer, parse_end, proves_death,
 };
 use super::link_proof::{ConfirmedProof, ConnectProof, encrypt};
 use crate::sys::poll::Interest;
@@ -49,15 +48,16 @@ pub(super) struct CurrentConnect {
     pub(super) address: SocketAddr,
     pub(super) stream: Arc<SocketStream>,
     watch: DescriptorWatch,
-    /// The deadline for this address. `None` after this rank has sent the confirmation: the peer
-    /// may have added the connection, so this rank must not give up, and waits until the peer
-    /// answers or ends the connection.
-    pub(super) due: Option<Instant>,
+    /// The deadline for this address.
+    pub(super) due: Instant,
     proof: ProofProgress,
     /// The part of the current reply of the acceptor that has arrived.
     reply: [u8; ANSWER_BYTES],
     reply_len: usize,
 }
+
+/// The time in which the peer must accept a confirmed connection.
+const ACCEPTANCE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The progress of the handshake on the connecting side.
 #[derive(Debug, Default)]
@@ -121,11 +121,16 @@ impl CurrentConnect {
             address,
             stream,
             watch,
-            due: Some(Instant::now() + timeout),
+            due: Instant::now() + timeout,
             proof: ProofProgress::Connecting,
             reply: [0; ANSWER_BYTES],
             reply_len: 0,
         }
+    }
+
+    /// Returns true if the confirmation was sent, so that the peer may have added the connection.
+    pub(super) fn is_confirmed(&self) -> bool {
+        matches!(self.proof, ProofProgress::Confirmed(_))
     }
 
     /// Continues the handshake. Returns true after both sides are verified and the peer has added
@@ -181,12 +186,14 @@ impl CurrentConnect {
         hello: &Hello,
         tag: &ConfirmationTag,
     ) -> Result<(), AddressFailureReason> {
-        if matches!(hello.purpose, ConnectionPurpose::Stream(_)) {
+        if hello.purpose.link_channel().is_some() {
             // From the confirmation below on, the peer may add the stream. Therefore a death of
             // this process must reset the connection from here on.
             self.stream.set_reset_on_close(true)?;
         }
-        self.due = None;
+        // The peer may have added the connection. If its answer is lost, a further connection takes
+        // the place of this one.
+        self.due = Instant::now() + ACCEPTANCE_TIMEOUT;
         Ok(send_all(&self.stream, &[&[CONFIRM][..], tag].concat())?)
     }
 

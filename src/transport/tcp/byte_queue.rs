@@ -87,6 +87,14 @@ impl ByteQueue {
         self.end += bytes.len();
     }
 
+    /// Adds bytes before the first one.
+    pub(super) fn push_front(&mut self, bytes: &[u8]) {
+        let behind = self.bytes().to_vec();
+        self.clear();
+        self.push(Src::from(bytes));
+        self.push(Src::from(&behind[..]));
+    }
+
     pub(super) fn push_zeros(&mut self, count: usize) {
         self.reserve(count);
         self.memory[self.end..self.end + count].fill(0);

@@ -12,7 +12,7 @@ use crate::transport::PeerName;
 use std::net::SocketAddr;
 
 /// The target of a connection attempt.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PeerConnectTarget {
     pub(super) hello: Hello,
     pub(super) terms: LinkTerms,

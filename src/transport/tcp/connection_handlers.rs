@@ -13,6 +13,7 @@ use super::members::ExpectedPeers;
 use super::mesh::TcpMeshShared;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use super::peer_state::HAS_DIED;
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
@@ -25,11 +26,18 @@ impl ConnectionAcceptor for TcpMeshShared {
     fn check_hello(&self, hello: &Hello) -> Result<LinkTerms, HelloRefusal> {
         let Self { epoch, me, lanes, ref members, .. } = *self;
         ExpectedPeers { epoch, me, members, lanes }.check(hello)?;
-        let ConnectionPurpose::Stream(channel) = hello.purpose else {
-            return Err(HelloRefusal::IdentityMismatch);
-        };
-        if self.links.incoming(&self.link_key(hello.from, channel)).is_some() {
-            return Err(HelloRefusal::Duplicate);
+        let known = |channel| self.links.incoming(&self.link_key(hello.from, channel));
+        match hello.purpose {
+            ConnectionPurpose::Stream(channel)
+                if known(channel).is_some_and(|link| link.is_in_use()) =>
+            {
+                return Err(HelloRefusal::Duplicate);
+            }
+            ConnectionPurpose::Resume(channel) if known(channel).is_none() => {
+                return Err(HelloRefusal::NoSuchLink);
+            }
+            ConnectionPurpose::Reconnect => return Err(HelloRefusal::IdentityMismatch),
+            _ => {}
         }
         Ok(LinkTerms::between(&self.security, &members[hello.from], &members[me]))
     }
@@ -40,11 +48,33 @@ impl ConnectionAcceptor for TcpMeshShared {
         stream: Arc<SocketStream>,
         acceptance: &LinkAcceptance,
     ) {
-        let ConnectionPurpose::Stream(channel) = hello.purpose else { return };
+        let channel = match hello.purpose {
+            ConnectionPurpose::Stream(channel) => channel,
+            ConnectionPurpose::Resume(channel) => {
+                let key = self.link_key(hello.from, channel);
+                let accept = |position: u64| {
+                    acceptance.send(&stream);
+                    // A new connection has room for the position.
+                    drop(stream.send(&position.to_le_bytes()));
+                };
+                return self.links.resume_incoming(&key, &stream, accept);
+            }
+            ConnectionPurpose::Probe(channel) => {
+                acceptance.send(&stream);
+                stream.close_gracefully();
+                return self.links.replace_broken(&self.link_key(hello.from, channel));
+            }
+            ConnectionPurpose::Reconnect => return,
+        };
         // The link belongs to the process, so it is accepted even if this rank leaves now.
         let reset_armed = stream.set_reset_on_close(true);
+        let key = self.link_key(hello.from, channel);
+        if self.links.incoming(&key).is_some_and(|link| !link.is_in_use()) {
+            // The answer to the first connection was lost.
+            return self.links.resume_incoming(&key, &stream, |_| acceptance.send(&stream));
+        }
         let accept = || acceptance.send(&stream);
-        if !self.links.add_incoming(self.link_key(hello.from, channel), &stream, accept) {
+        if !self.links.add_incoming(key, &stream, accept) {
             let refusal = HelloRefusal::Duplicate;
             let name = self.name(hello.from);
             crate::log!(LogLevel::Debug, "dropped a stream of {name}: {refusal}");
@@ -140,14 +170,15 @@ impl LinkUser for TcpMeshShared {
     fn connector_to(
         &self,
         key: &LinkKey,
+        purpose: ConnectionPurpose,
+        retry_until: Option<Deadline>,
         handler: Weak<dyn PeerConnectHandler>,
     ) -> Option<crate::base::error::Result<Arc<PeerConnector>>> {
         let is_there = |&rank: &Rank| {
             rank != self.me && self.link_key(rank, key.channel) == *key && !self.has_left(rank)
         };
         let rank = (0..self.rank_count()).find(is_there)?;
-        let purpose = ConnectionPurpose::Stream(key.channel);
-        Some(self.new_connector(rank, purpose, None, handler))
+        Some(self.new_connector(rank, purpose, retry_until, handler))
     }
 }
 

@@ -84,9 +84,11 @@ impl TcpMesh {
         // A peer that is leaving receives no more data, so an outgoing stream waits for the event.
         let (present, leaving) = (peer_state == PRESENT, peer_state == HAS_LEFT);
         let on_input = |link: Option<Arc<IncomingLink>>| match link {
-            Some(link) if link.stream.has_buffered_input() => WaitCondition::MaybeReady,
-            Some(link) => WaitCondition::OnStream(Arc::clone(&link.stream), Interest::READ),
-            None => WaitCondition::OnEvent,
+            Some(link) if !link.is_suspended() => match link.stream() {
+                stream if stream.has_buffered_input() => WaitCondition::MaybeReady,
+                stream => WaitCondition::OnStream(stream, Interest::READ),
+            },
+            _ => WaitCondition::OnEvent,
         };
         match interest.direction {
             StreamDirection::In => {
@@ -121,6 +123,56 @@ impl TcpMesh {
             }
         }
     }
+
+    /// Sends bytes of the parts on a stream. The link may keep a view of `lent`, one of the parts,
+    /// until [`Endpoint::end_loans`].
+    fn send(
+        &self,
+        to: Rank,
+        channel: Channel,
+        parts: &[Src<'_>],
+        lent: Src<'static>,
+    ) -> Result<usize> {
+        let shared = self.shared.as_ref();
+        if shared.peer_state(to) != PRESENT {
+            return shared.result_after_end(to);
+        }
+        let mut slot = lock(&shared.channel_pair(to, channel).outgoing);
+        if let Some(error) = &slot.error {
+            return Err(error.clone());
+        }
+        let (link, outgoing) = slot.channel.get_or_insert_with(|| {
+            let link = shared.links.acquire(shared.link_key(to, channel));
+            let user: Weak<dyn LinkUser> = shared.weak.clone();
+            let outgoing = link.new_channel(shared.ranks_to(to), user);
+            (link, outgoing)
+        });
+        match link.send(outgoing, parts, lent) {
+            SendOutcome::Sent(sent) => {
+                if channel == Channel::PointToPoint
+                    && sent < parts.iter().map(|part| part.len()).sum()
+                    && shared.messages.mark_blocked(to)
+                {
+                    link.watch_for_room(outgoing);
+                }
+                Ok(sent)
+            }
+            SendOutcome::NotGranted => {
+                drop(slot);
+                shared.incoming_link(to, channel).iter().for_each(|link| link.drain());
+                Ok(0)
+            }
+            SendOutcome::Unconnected => {
+                let link = Arc::clone(link);
+                drop(slot);
+                self.begin_connect(&link, to, channel)
+            }
+            SendOutcome::Ended => {
+                drop(slot);
+                shared.result_after_end(to)
+            }
+        }
+    }
 }
 
 impl Endpoint for TcpMesh {
@@ -145,44 +197,23 @@ impl Endpoint for TcpMesh {
     }
 
     fn try_send(&self, to: Rank, channel: Channel, parts: &[Src<'_>]) -> Result<usize> {
-        let shared = self.shared.as_ref();
-        if shared.peer_state(to) != PRESENT {
-            return shared.result_after_end(to);
-        }
-        let mut slot = lock(&shared.channel_pair(to, channel).outgoing);
-        if let Some(error) = &slot.error {
-            return Err(error.clone());
-        }
-        let (link, outgoing) = slot.channel.get_or_insert_with(|| {
-            let link = shared.links.acquire(shared.link_key(to, channel));
-            let user: Weak<dyn LinkUser> = shared.weak.clone();
-            let outgoing = link.new_channel(shared.ranks_to(to), user);
-            (link, outgoing)
-        });
-        match link.send(outgoing, parts) {
-            SendOutcome::Sent(sent) => {
-                if channel == Channel::PointToPoint
-                    && sent < parts.iter().map(|part| part.len()).sum()
-                    && shared.messages.mark_blocked(to)
-                {
-                    link.watch_for_room(outgoing);
-                }
-                Ok(sent)
-            }
-            SendOutcome::NotGranted => {
-                drop(slot);
-                shared.incoming_link(to, channel).iter().for_each(|link| link.drain());
-                Ok(0)
-            }
-            SendOutcome::Unconnected => {
-                let link = Arc::clone(link);
-                drop(slot);
-                self.begin_connect(&link, to, channel)
-            }
-            SendOutcome::Ended => {
-                drop(slot);
-                shared.result_after_end(to)
-            }
+        self.send(to, channel, parts, Src::empty())
+    }
+
+    fn try_send_lent(
+        &self,
+        to: Rank,
+        channel: Channel,
+        head: Src<'_>,
+        payload: Src<'static>,
+    ) -> Result<usize> {
+        self.send(to, channel, &[head, payload], payload)
+    }
+
+    fn end_loans(&self, to: Rank, channel: Channel) {
+        let slot = lock(&self.shared.channel_pair(to, channel).outgoing);
+        if let Some((link, _)) = &slot.channel {
+            link.end_loans();
         }
     }
 
@@ -337,6 +368,7 @@ impl TcpMesh {
                 continue;
             };
             has_told = true;
+            link.end_loans();
             link.send_frame(&frame, reason);
             shared.links.release(&link);
         }

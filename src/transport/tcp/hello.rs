@@ -90,6 +90,13 @@ pub(super) fn proves_death(bytes: &[u8; DEATH_BYTES], hash: Nonce) -> bool {
 pub(super) enum ConnectionPurpose {
     /// A link from the process of the connecting rank to the process of the acceptor.
     Stream(Channel),
+    /// A new connection for a link that has broken. After the acceptance, the acceptor sends the
+    /// position in the link (u64) up to which it has received the bytes.
+    Resume(Channel),
+    /// Asks for the replacement of the link from the acceptor to this process, whose connection
+    /// broke, and shows whether the process of the acceptor lives. The acceptor closes the
+    /// connection.
+    Probe(Channel),
     /// A connection between two ranks of a failed group.
     Reconnect,
 }
@@ -98,8 +105,19 @@ impl ConnectionPurpose {
     /// Returns the rail (the index of the peer's network interface) that is tried first.
     pub(super) fn rail(self) -> u8 {
         match self {
-            Self::Stream(Channel::Collective(lane)) => lane,
-            Self::Stream(Channel::PointToPoint) | Self::Reconnect => 0,
+            Self::Stream(channel) | Self::Resume(channel) | Self::Probe(channel) => match channel {
+                Channel::Collective(lane) => lane,
+                Channel::PointToPoint => 0,
+            },
+            Self::Reconnect => 0,
+        }
+    }
+
+    /// Returns the channel of a link, if the connection is for one.
+    pub(super) fn link_channel(self) -> Option<Channel> {
+        match self {
+            Self::Stream(channel) | Self::Resume(channel) => Some(channel),
+            Self::Probe(_) | Self::Reconnect => None,
         }
     }
 }
@@ -141,10 +159,12 @@ pub(super) enum HelloRefusal {
     Overloaded = 8,
     /// The acceptor requires the setting `encrypt`.
     RequiresEncrypt = 9,
+    /// The acceptor has no link that the connection could replace.
+    NoSuchLink = 10,
 }
 
 impl HelloRefusal {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::UnknownProtocol,
         Self::NoSuchRank,
         Self::IdentityMismatch,
@@ -154,6 +174,7 @@ impl HelloRefusal {
         Self::WrongProof,
         Self::Overloaded,
         Self::RequiresEncrypt,
+        Self::NoSuchLink,
     ];
 
     /// Returns the refusal of an acceptor with this setting.
@@ -182,7 +203,8 @@ impl HelloRefusal {
 
     /// Returns true if the same acceptor would refuse another attempt, too.
     pub(super) fn is_final(self) -> bool {
-        self.concerns_security() || matches!(self, Self::IdentityMismatch | Self::UnknownProtocol)
+        self.concerns_security()
+            || matches!(self, Self::IdentityMismatch | Self::UnknownProtocol | Self::NoSuchLink)
     }
 }
 
@@ -207,6 +229,7 @@ impl std::fmt::Display for HelloRefusal {
                  third party changes the connection"
             }
             Self::Overloaded => "too many connections arrive at once",
+            Self::NoSuchLink => "it has no such connection to replace",
         })
     }
 }
@@ -217,6 +240,10 @@ impl Hello {
             ConnectionPurpose::Stream(Channel::Collective(lane)) => (0, lane),
             ConnectionPurpose::Stream(Channel::PointToPoint) => (1, 0),
             ConnectionPurpose::Reconnect => (3, 0),
+            ConnectionPurpose::Resume(Channel::Collective(lane)) => (4, lane),
+            ConnectionPurpose::Resume(Channel::PointToPoint) => (5, 0),
+            ConnectionPurpose::Probe(Channel::Collective(lane)) => (6, lane),
+            ConnectionPurpose::Probe(Channel::PointToPoint) => (7, 0),
         };
         let rank = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX).to_le_bytes();
         let mut bytes = [0; PREFIX_BYTES];
@@ -248,6 +275,14 @@ impl Hello {
             }
             (1, 0) => ConnectionPurpose::Stream(Channel::PointToPoint),
             (3, 0) => ConnectionPurpose::Reconnect,
+            (4, lane) if usize::from(lane) < MAX_COLLECTIVE_STREAMS => {
+                ConnectionPurpose::Resume(Channel::Collective(lane))
+            }
+            (5, 0) => ConnectionPurpose::Resume(Channel::PointToPoint),
+            (6, lane) if usize::from(lane) < MAX_COLLECTIVE_STREAMS => {
+                ConnectionPurpose::Probe(Channel::Collective(lane))
+            }
+            (7, 0) => ConnectionPurpose::Probe(Channel::PointToPoint),
             _ => return Err(HelloRefusal::UnknownProtocol),
         };
         let (security, cipher) =
@@ -377,6 +412,10 @@ mod tests {
         prop_oneof![
             (0..8_u8).prop_map(|lane| ConnectionPurpose::Stream(Channel::Collective(lane))),
             Just(ConnectionPurpose::Stream(Channel::PointToPoint)),
+            (0..8_u8).prop_map(|lane| ConnectionPurpose::Resume(Channel::Collective(lane))),
+            Just(ConnectionPurpose::Resume(Channel::PointToPoint)),
+            (0..8_u8).prop_map(|lane| ConnectionPurpose::Probe(Channel::Collective(lane))),
+            Just(ConnectionPurpose::Probe(Channel::PointToPoint)),
             Just(ConnectionPurpose::Reconnect),
         ]
     }

@@ -17,6 +17,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub(super) enum LinkEvent {
     /// A link has ended on which `users` have channels. `number` is that of an incoming link.
     Ended { key: LinkKey, number: Option<u64>, end: LinkEnd, users: Vec<ChannelUser> },
+    /// The connection of an outgoing link broke.
+    Broken { key: LinkKey },
+    /// The connection of the incoming link with this number broke.
+    Suspended { key: LinkKey, number: u64, cause: std::io::Error },
+    /// The connection of the incoming link with this number was not replaced. `is_gone` tells
+    /// whether the other process is gone.
+    NotReplaced { key: LinkKey, number: u64, is_gone: bool },
     /// A rank has left its group, with the reason if the group has failed.
     Left { key: LinkKey, ranks: ChannelRanks, reason: Option<Error> },
     /// A control frame has arrived on the incoming link with this number.

@@ -42,6 +42,9 @@ pub(super) trait LinkOwner: Send + Sync + Debug {
     /// Tells a rank, on an existing link, that a rank has left its group, if it has.
     fn answer_query(&self, key: &LinkKey, ranks: &ChannelRanks);
 
+    /// Returns true if links whose connections break are continued on new connections.
+    fn replaces_links(&self) -> bool;
+
     /// Adds an event for the service thread.
     fn push_event(&self, event: LinkEvent);
 

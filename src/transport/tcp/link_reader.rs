@@ -49,6 +49,8 @@ pub(super) struct LinkReader {
     last: Option<(u32, Arc<IncomingChannel>)>,
     /// Whether the stream was announced to the group of `last`, and nothing was read since.
     is_expected: bool,
+    /// The number of bytes that were read, on all connections of the link.
+    received: u64,
 }
 
 /// A frame whose payload has not arrived completely.
@@ -89,7 +91,19 @@ impl LinkReader {
             is_exhausted: false,
             last: None,
             is_expected: false,
+            received: 0,
         }
+    }
+
+    /// Returns the number of bytes that were read.
+    pub(super) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Continues on another connection.
+    pub(super) fn begin_connection(&mut self) {
+        self.is_exhausted = false;
+        self.is_expected = false;
     }
 
     /// Reads until the target has got bytes, or nothing more can be read. A link for messages is
@@ -287,6 +301,7 @@ impl LinkReader {
                 self.scratch.resize(SCRATCH_BYTES, 0);
                 let room = current.left.min(SCRATCH_BYTES);
                 let got = reading.stream.receive(&mut self.scratch[..room])?;
+                self.received += got as u64;
                 self.is_exhausted = got < room;
                 deliver(&mut current.sink, &self.scratch[..got], reading);
                 self.advance(got, reading);
@@ -301,6 +316,7 @@ impl LinkReader {
         let room = self.buffer.room();
         let got = reading.stream.receive(room)?;
         self.is_exhausted = got < room.len();
+        self.received += got as u64;
         self.buffer.added(got);
         Ok(got > 0)
     }
@@ -316,6 +332,7 @@ impl LinkReader {
         let mut head: FrameHead = [0; HEAD_BYTES];
         let got = reading.stream.receive_parts([Dst::from(&mut head[..]), place])?;
         self.is_exhausted = got < HEAD_BYTES + count;
+        self.received += got as u64;
         let Some(behind) = got.checked_sub(HEAD_BYTES) else {
             self.buffer.push(Src::from(&head[..got]));
             return Ok(got > 0);
@@ -366,6 +383,7 @@ impl LinkReader {
             (reading.stream.receive_into(place)?, count)
         };
         self.is_exhausted = got < room;
+        self.received += got as u64;
         let direct = got.min(count);
         target.filled += direct;
         self.buffer.added(got - direct);

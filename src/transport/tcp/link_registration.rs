@@ -28,7 +28,7 @@ impl LinkTable {
         state.departed.retain(|departed| *departed != key);
         if state.users.is_empty() {
             let incoming = state.incoming.values();
-            incoming.for_each(|link| drop(link.stream.set_reset_on_close(true)));
+            incoming.for_each(|link| drop(link.stream().set_reset_on_close(true)));
         }
         state.users.insert(key, user.clone());
         let early: Vec<_> =
@@ -64,7 +64,7 @@ impl LinkTable {
         channels.iter().flat_map(HashMap::values).for_each(|channel| channel.abandon());
         if is_last {
             // The end of a process without groups is no death.
-            incoming.iter().for_each(|link| drop(link.stream.set_reset_on_close(false)));
+            incoming.iter().for_each(|link| drop(link.stream().set_reset_on_close(false)));
         }
     }
 

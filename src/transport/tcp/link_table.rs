@@ -11,20 +11,27 @@
 //! | `message_input` | links for messages, which the service thread reads |
 //! | `link_events` | ends, departures and control frames, for the service thread |
 //! | `link_registration` | the groups that use the links |
+//! | `link_ownership` | what the ends of links need of the table |
+//! | `link_watchdog` | finds connections that carry nothing |
+//! | `link_resume`, `suspended_link`, `outgoing_resume` | replace connections that broke |
+//! | `kept_bytes` | the bytes that may be sent again |
 //!
 //! The end of a connection shows how the *process* at its other end has ended: in order (FIN), or
-//! by a death (reset). A rank that leaves a group says so by a frame. A group that this process
+//! not (reset). After a reset, the connection is replaced; if the other process does not answer, it
+//! has died. A rank that leaves a group says so by a frame. A group that this process
 //! does not know yet may already send: its bytes wait in the inboxes until the group registers.
 
-use super::incoming_channel::{DueGrant, IncomingChannel};
+use super::hello::ConnectionPurpose;
+use super::incoming_channel::IncomingChannel;
 use super::incoming_link::IncomingLink;
 use super::link_events::{EarlyControl, LinkEvent, LinkEvents};
 use super::link_frame::{ChannelRanks, Frame};
-use super::link_owner::LinkOwner;
+use super::link_owner::LinkOwner as _;
 use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser, UserKey};
 use super::message_input::MessageInput;
 use super::outgoing_link::OutgoingLink;
 use super::peer_connect::PeerConnectHandler;
+use super::suspended_link::SuspendedLink;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result as LocalResult};
@@ -36,12 +43,12 @@ use crate::sys::poll::{PollEvents, Poller};
 use crate::sys::stream::SocketStream;
 use crate::transport::Channel;
 use crate::wait::io;
-use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
+use crate::wait::service::{self, Alarm, DescriptorHandler, DescriptorWatch, WatchAction};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 /// The time for which a process that leaves its last group waits in total until the buffers of its
@@ -50,6 +57,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 const DEFAULT_KEEP_ALIVE_MS: u64 = 60_000;
 const KEEP_ALIVE_LIMITS_MS: (u64, u64) = (1000, 3_600_000);
+
+const DEFAULT_RETRY_MS: u64 = 10_000;
+const MAX_RETRY_MS: u64 = 3_600_000;
 
 /// The links of this process.
 #[derive(Debug)]
@@ -61,13 +71,18 @@ pub(super) struct LinkTable {
     pub(super) events: LinkEvents,
     /// The idle time after which the system probes a link.
     keep_alive: Duration,
-    weak: Weak<Self>,
+    /// The time within which a broken connection must be replaced, in milliseconds.
+    retry_ms: AtomicU64,
+    pub(super) watchdog: OnceLock<Alarm>,
+    pub(super) weak: Weak<Self>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct LinkTableState {
-    outgoing: HashMap<LinkKey, Arc<OutgoingLink>>,
+    pub(super) outgoing: HashMap<LinkKey, Arc<OutgoingLink>>,
     pub(super) incoming: HashMap<LinkKey, Arc<IncomingLink>>,
+    /// The incoming links whose connections broke.
+    pub(super) suspended: HashMap<LinkKey, Arc<SuspendedLink>>,
     /// The tokens of the incoming links in the poller.
     tokens: BTreeMap<u64, LinkKey>,
     next_token: u64,
@@ -96,6 +111,8 @@ impl LinkTable {
         let (low, high) = KEEP_ALIVE_LIMITS_MS;
         let keep_alive_ms =
             config::read_bounded(config::LINK_KEEPALIVE_MS, DEFAULT_KEEP_ALIVE_MS, low, high)?;
+        let retry_ms =
+            config::read_bounded(config::LINK_RETRY_MS, DEFAULT_RETRY_MS, 0, MAX_RETRY_MS)?;
         let (message_input, end_poller) = (MessageInput::new()?, Arc::new(Poller::new()?));
         let table = Arc::new_cyclic(|weak| Self {
             state: Mutex::default(),
@@ -103,13 +120,36 @@ impl LinkTable {
             end_poller,
             events: LinkEvents::default(),
             keep_alive: Duration::from_millis(keep_alive_ms),
+            retry_ms: AtomicU64::new(retry_ms),
+            watchdog: OnceLock::new(),
             weak: weak.clone(),
         });
         let handler = Arc::downgrade(&table);
+        let watchdog = Self::new_watchdog(handler.clone())?;
+        table.watchdog.get_or_init(|| watchdog);
         table.events.start(move || {
             handler.upgrade().iter().for_each(|table| table.handle_events());
         })?;
         Ok(table)
+    }
+
+    /// Returns the time within which a broken connection must be replaced. If it is 0, the end of a
+    /// connection is the death of the other process.
+    pub(super) fn retry_time(&self) -> Duration {
+        Duration::from_millis(self.retry_ms.load(Ordering::Relaxed))
+    }
+
+    /// Returns all outgoing links, also links that are being closed.
+    pub(super) fn all_outgoing(&self) -> Vec<Arc<OutgoingLink>> {
+        let mut state = lock(&self.state);
+        state.closing.retain(|link| !link.has_ended());
+        state.outgoing.values().chain(&state.closing).cloned().collect()
+    }
+
+    /// Sets the time for links that are created later.
+    #[cfg(test)]
+    pub(super) fn set_retry_time(&self, time: Duration) {
+        self.retry_ms.store(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
     /// Returns the link from another process, if there is one.
@@ -126,10 +166,13 @@ impl LinkTable {
     pub(super) fn acquire(&self, key: LinkKey) -> Arc<OutgoingLink> {
         let mut state = lock(&self.state);
         let entry = state.outgoing.entry(key);
-        let link = Arc::clone(
-            entry.or_insert_with(|| OutgoingLink::new(key, self.keep_alive, self.weak.clone())),
-        );
+        let link = Arc::clone(entry.or_insert_with(|| {
+            OutgoingLink::new(key, (self.keep_alive, self.retry_time()), self.weak.clone())
+        }));
         link.users.fetch_add(1, Ordering::Relaxed);
+        if state.outgoing.len() == 1 {
+            self.start_watchdog();
+        }
         link
     }
 
@@ -188,13 +231,23 @@ impl LinkTable {
         true
     }
 
-    fn watch(&self, link: &Arc<IncomingLink>) -> Result<(), String> {
+    /// Ends the watch of an incoming link.
+    pub(super) fn unwatch(&self, link: &IncomingLink) {
+        if link.key.channel == Channel::PointToPoint {
+            self.message_input.remove(link);
+        } else {
+            // Fails only if the poller does not watch the stream.
+            drop(self.end_poller.remove(link.stream().as_fd()));
+        }
+    }
+
+    pub(super) fn watch(&self, link: &Arc<IncomingLink>) -> Result<(), String> {
         if link.key.channel == Channel::PointToPoint {
             return self.message_input.add(link);
         }
         let mut state = lock(&self.state);
         state.tokens.insert(link.number, link.key);
-        let added = self.end_poller.add_hang_up(link.stream.as_fd(), link.number);
+        let added = self.end_poller.add_hang_up(link.stream().as_fd(), link.number);
         added.map_err(|cause| cause.to_string())?;
         if state.watch.is_none() {
             let handler =
@@ -205,12 +258,39 @@ impl LinkTable {
         Ok(())
     }
 
+    /// Removes an incoming link that has ended, and reports its end to its users.
+    pub(super) fn end_link(
+        &self,
+        key: &LinkKey,
+        number: u64,
+        end: LinkEnd,
+        users: Vec<ChannelUser>,
+    ) {
+        let mut state = lock(&self.state);
+        let removed = match state.incoming.get(key).is_some_and(|link| link.number == number) {
+            true => state.incoming.remove(key),
+            false => None,
+        };
+        state.tokens.remove(&number);
+        drop(state);
+        let Some(link) = removed else { return };
+        // Otherwise the end of this connection would look like the death of this process.
+        link.stream().close_gracefully();
+        self.unwatch(&link);
+        self.events.push(LinkEvent::Ended { key: *key, number: Some(number), end, users });
+    }
+
     /// Handles the events of links, on the service thread.
     fn handle_events(&self) {
         while let Some(event) = self.events.take() {
             match event {
                 LinkEvent::Ended { key, number, end, users } => {
                     self.handle_end(&key, number, &end, &users);
+                }
+                LinkEvent::Broken { key } => self.reconnect(&key),
+                LinkEvent::Suspended { key, number, cause } => self.suspend(&key, number, cause),
+                LinkEvent::NotReplaced { key, number, is_gone } => {
+                    self.give_up(&key, number, is_gone);
                 }
                 LinkEvent::Left { key, ranks, reason } => {
                     self.handle_departure(&key, &ranks, reason);
@@ -281,9 +361,11 @@ impl LinkTable {
         let link = self.acquire(*key);
         link.send_frame(frame, &[]);
         let users = lock(&self.state).all_users();
+        let purpose = ConnectionPurpose::Stream(key.channel);
         let connector = |handler: Weak<dyn PeerConnectHandler>| {
-            let mut connectors =
-                users.iter().filter_map(|user| user.connector_to(key, handler.clone()));
+            let mut connectors = users
+                .iter()
+                .filter_map(|user| user.connector_to(key, purpose, None, handler.clone()));
             connectors.next().unwrap_or_else(|| Err(Error::internal("no rank is there")))
         };
         let sent = link.connect(connector);
@@ -291,7 +373,7 @@ impl LinkTable {
         sent
     }
 
-    fn send_frame_logged(&self, key: &LinkKey, frame: &Frame) {
+    pub(super) fn send_frame_logged(&self, key: &LinkKey, frame: &Frame) {
         if let Err(error) = self.send_frame(key, frame) {
             crate::log!(LogLevel::Debug, "a frame is not sent: {error}");
         }
@@ -309,7 +391,7 @@ impl LinkTable {
             let link = state.tokens.get(token).and_then(|key| state.incoming.get(key)).cloned();
             drop(state);
             let Some(link) = link else { continue };
-            drop(self.end_poller.remove(link.stream.as_fd()));
+            drop(self.end_poller.remove(link.stream().as_fd()));
             link.drain();
         }
     }
@@ -353,115 +435,21 @@ impl LinkTable {
             link.close(false);
         }
         for link in state.incoming.values() {
-            link.stream.close_gracefully();
+            link.stream().close_gracefully();
         }
         self.message_input.clear();
+        state.suspended.values().for_each(|link| link.cancel());
         drop(state);
-    }
-}
-
-impl LinkOwner for LinkTable {
-    fn open_channel(
-        &self,
-        key: &LinkKey,
-        ranks: &ChannelRanks,
-    ) -> Result<Option<Arc<IncomingChannel>>, &'static str> {
-        self.find_or_open_channel(key, ranks)
-    }
-
-    fn known_channel(&self, key: &LinkKey, ranks: &ChannelRanks) -> Option<Arc<IncomingChannel>> {
-        let state = lock(&self.state);
-        state.channels.get(&(ranks.group, ranks.to))?.get(&(ranks.from, key.channel)).cloned()
-    }
-
-    fn user(&self, key: UserKey) -> Option<Arc<dyn LinkUser>> {
-        lock(&self.state).users.get(&key).and_then(Weak::upgrade)
-    }
-
-    fn accept_grant(&self, key: &LinkKey, number: u32, total: u64) {
-        if let Some(link) = self.outgoing(key) {
-            link.grant(number, total);
-        }
-    }
-
-    fn push_event(&self, event: LinkEvent) {
-        self.events.push(event);
-    }
-
-    fn end_incoming(
-        &self,
-        key: &LinkKey,
-        number: u64,
-        cause: Option<std::io::Error>,
-        users: Vec<ChannelUser>,
-    ) {
-        let mut state = lock(&self.state);
-        let removed = match state.incoming.get(key).is_some_and(|link| link.number == number) {
-            true => state.incoming.remove(key),
-            false => None,
-        };
-        state.tokens.remove(&number);
-        drop(state);
-        let Some(link) = removed else { return };
-        // Otherwise the end of this connection would look like the death of this process.
-        link.stream.close_gracefully();
-        if link.key.channel == Channel::PointToPoint {
-            self.message_input.remove(&link);
-        } else {
-            // Fails only if the poller does not watch the stream.
-            drop(self.end_poller.remove(link.stream.as_fd()));
-        }
-        if let Some(cause) = &cause
-            && cause.kind() == std::io::ErrorKind::InvalidData
-        {
-            crate::log!(LogLevel::Error, "a connection between processes is unusable: {cause}");
-        }
-        let (key, number, end) = (*key, Some(number), LinkEnd::of(cause));
-        self.events.push(LinkEvent::Ended { key, number, end, users });
-    }
-
-    fn end_outgoing(&self, key: &LinkKey, end: LinkEnd, users: Vec<ChannelUser>) {
-        let mut state = lock(&self.state);
-        let removed = match state.outgoing.get(key).is_some_and(|link| link.has_ended()) {
-            true => state.outgoing.remove(key),
-            false => None,
-        };
-        drop(state);
-        drop(removed);
-        self.events.push(LinkEvent::Ended { key: *key, number: None, end, users });
-    }
-
-    fn send_grant(&self, key: &LinkKey, grant: DueGrant) {
-        let DueGrant { number, total } = grant;
-        self.send_frame_logged(key, &Frame::Grant { channel: number, total });
-    }
-
-    fn repeat_departure(&self, key: &LinkKey, ranks: &ChannelRanks) {
-        self.send_frame_logged(key, &Frame::Leave { ranks: ranks.reversed(), payload: 0 });
-    }
-
-    fn answer_query(&self, key: &LinkKey, ranks: &ChannelRanks) {
-        let state = lock(&self.state);
-        let has_left = state.departed.contains(&(ranks.group, ranks.to));
-        let link = state.outgoing.get(key).filter(|_| has_left).cloned();
-        drop(state);
-        if let Some(link) = link {
-            link.send_frame(&Frame::Leave { ranks: ranks.reversed(), payload: 0 }, &[]);
-        }
-    }
-
-    fn users_of(&self, process: Nonce) -> Vec<ChannelUser> {
-        lock(&self.state).users_of(process)
     }
 }
 
 impl LinkTableState {
-    fn all_users(&self) -> Vec<Arc<dyn LinkUser>> {
+    pub(super) fn all_users(&self) -> Vec<Arc<dyn LinkUser>> {
         self.users.values().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns the registered ranks whose groups have a rank in a process, each with that rank.
-    fn users_of(&self, process: Nonce) -> Vec<(Arc<dyn LinkUser>, Rank)> {
+    pub(super) fn users_of(&self, process: Nonce) -> Vec<(Arc<dyn LinkUser>, Rank)> {
         let rank_there = |user: &Arc<dyn LinkUser>| {
             (0..).map_while(|rank| Some((rank, user.process_of(rank)?))).find(|it| it.1 == process)
         };

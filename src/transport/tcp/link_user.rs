@@ -1,6 +1,8 @@
 //! What the links of a process and the groups that use them know of each other.
 
+use super::hello::ConnectionPurpose;
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result as LocalResult};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::transport::Channel;
@@ -27,11 +29,28 @@ pub(super) type ChannelUser = (Arc<dyn LinkUser>, Rank);
 pub(super) enum LinkEnd {
     /// The other process has closed it in order.
     Closed,
-    /// It broke.
+    /// It broke, and the other process is gone.
     Broken(std::io::Error),
+    /// It broke, and could not be replaced. The text describes it.
+    Lost(String),
 }
 
 impl LinkEnd {
+    /// Returns true if a connection broke, and a new one may take its place.
+    pub(super) fn is_break(cause: &std::io::Error) -> bool {
+        use std::io::ErrorKind as Io;
+        matches!(
+            cause.kind(),
+            Io::ConnectionReset
+                | Io::ConnectionAborted
+                // After a reset, the system reports it to one caller, and this to all others.
+                | Io::BrokenPipe
+                | Io::TimedOut
+                | Io::HostUnreachable
+                | Io::NetworkUnreachable
+        )
+    }
+
     pub(super) fn of(cause: Option<std::io::Error>) -> Self {
         cause.map_or(Self::Closed, Self::Broken)
     }
@@ -66,10 +85,13 @@ pub(super) trait LinkUser: Send + Sync + Debug {
     /// Called when a link has ended on which the rank has a channel to or from `peer`.
     fn on_link_end(&self, peer: Rank, end: &LinkEnd);
 
-    /// Creates an attempt to connect a link, if it leads from this rank to a rank of its group.
+    /// Creates an attempt to connect to the process at the other end of a link, if a rank of the
+    /// group is there.
     fn connector_to(
         &self,
         key: &LinkKey,
+        purpose: ConnectionPurpose,
+        retry_until: Option<Deadline>,
         handler: Weak<dyn PeerConnectHandler>,
     ) -> Option<LocalResult<Arc<PeerConnector>>>;
 }
@@ -93,6 +115,8 @@ pub(super) fn no_user() -> Weak<dyn LinkUser> {
         fn connector_to(
             &self,
             _: &LinkKey,
+            _: ConnectionPurpose,
+            _: Option<Deadline>,
             _: Weak<dyn PeerConnectHandler>,
         ) -> Option<LocalResult<Arc<PeerConnector>>> {
             match *self {}

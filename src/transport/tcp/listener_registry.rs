@@ -135,6 +135,11 @@ impl ListenerRegistry {
         Ok(registry)
     }
 
+    /// Returns the registry of this process, if there is one.
+    pub(super) fn of_this_process() -> Option<Arc<Self>> {
+        lock(&LISTENER_REGISTRY).upgrade().filter(|registry| registry.pid == host::pid())
+    }
+
     fn without_sockets() -> Result<Self> {
         let share = limits::max_open_files()? / DESCRIPTOR_DIVISOR;
         let max_unidentified =
@@ -295,7 +300,7 @@ impl IncomingConnections for ListenerRegistryInner {
         let state = self.state();
         let acceptors = match hello.purpose {
             ConnectionPurpose::Reconnect => &state.reconnect_acceptors,
-            ConnectionPurpose::Stream(_) => &state.acceptors,
+            _ => &state.acceptors,
         };
         acceptors.get(&(hello.group, hello.to)).and_then(Weak::upgrade)
     }

@@ -77,8 +77,12 @@ impl ExpectedPeers<'_> {
             return Err(HelloRefusal::IdentityMismatch);
         }
         let is_expected = match hello.purpose {
-            ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < lanes,
-            ConnectionPurpose::Stream(Channel::PointToPoint) => true,
+            ConnectionPurpose::Stream(channel)
+            | ConnectionPurpose::Resume(channel)
+            | ConnectionPurpose::Probe(channel) => match channel {
+                Channel::Collective(lane) => lane < lanes,
+                Channel::PointToPoint => true,
+            },
             // [`ReconnectEndpoint`](super::ReconnectEndpoint) accepts these connections and has its
             // own check.
             ConnectionPurpose::Reconnect => false,

@@ -53,7 +53,7 @@ impl MessageInput {
         let mut state = lock(&self.state);
         let token = state.next_token;
         state.next_token += 1;
-        let added = self.poller.add(link.stream.as_fd(), token, Interest::READ);
+        let added = self.poller.add(link.stream().as_fd(), token, Interest::READ);
         added.map_err(|cause| cause.to_string())?;
         state.links.insert(token, Arc::clone(link));
         if state.watch.is_none() {
@@ -71,7 +71,7 @@ impl MessageInput {
     pub(super) fn remove(&self, link: &IncomingLink) {
         let mut state = lock(&self.state);
         // Fails only if the poller does not watch the stream.
-        drop(self.poller.remove(link.stream.as_fd()));
+        drop(self.poller.remove(link.stream().as_fd()));
         state.links.retain(|_, known| !std::ptr::eq(Arc::as_ptr(known), link));
         let unused = if state.links.is_empty() { state.watch.take() } else { None };
         drop(state);

@@ -1,6 +1,7 @@
 //! What an outgoing link sends: the frames of its channels, and the bytes that wait for room.
 
 use super::byte_queue::ByteQueue;
+use super::kept_bytes::KeptBytes;
 use super::link_frame::{
     ALIGNMENT, ChannelRanks, Frame, FrameHead, HEAD_BYTES, MAX_PAYLOAD, MAX_SHORT_PAYLOAD,
     ShortPayload, padding,
@@ -10,14 +11,13 @@ use super::peer_connect::PeerConnector;
 use crate::base::buffer::Src;
 use crate::sys::poll::Interest;
 use crate::sys::stream::{SocketStream, is_transient};
+use crate::sys::tcp_state::ConnectionEnds;
+use crate::transport::endpoint::COPIED_BYTES;
 use crate::wait::service::DescriptorWatch;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-
-/// A message of at most this length is copied behind its head, so that one part is sent.
-const COPY_BYTES: usize = 1 << 10;
 
 /// The maximum number of frames of one call that sends in place.
 const FRAMES_PER_CALL: usize = 6;
@@ -72,6 +72,30 @@ pub(super) struct OutgoingState {
     pub(super) watches_room: bool,
     /// Whether the link is to be closed when it has sent everything.
     pub(super) is_closing: bool,
+    /// The last attempt to connect.
+    pub(super) last_connector: Option<Arc<PeerConnector>>,
+    /// Why and when the connection broke, until it is replaced.
+    pub(super) broken: Option<LinkBreak>,
+    /// The present time without progress, as the watchdog has seen it.
+    pub(super) stall: Option<Stall>,
+    /// The position of the other side, as far as it has arrived on a new connection.
+    pub(super) position: Vec<u8>,
+}
+
+/// The break of a connection.
+#[derive(Debug)]
+pub(super) struct LinkBreak {
+    pub(super) cause: io::Error,
+    pub(super) since: Instant,
+    pub(super) ends: Option<ConnectionEnds>,
+}
+
+/// A time in which the other end of a connection acknowledges nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stall {
+    /// The low bits of the number of acknowledged bytes.
+    pub(super) acknowledged: u32,
+    pub(super) since: Instant,
 }
 
 /// What waits for room on a link.
@@ -79,6 +103,10 @@ pub(super) struct OutgoingState {
 pub(super) struct SendQueue {
     /// Bytes that must be sent before the next frame.
     pub(super) pending: ByteQueue,
+    /// The bytes that were sent.
+    pub(super) kept: KeptBytes,
+    /// Whether long messages are kept although both ends are on one host. For tests.
+    pub(super) keeps_all: bool,
 }
 
 /// The connection of an outgoing link.
@@ -88,6 +116,13 @@ pub(super) enum Connection {
     Unused,
     Connecting(Arc<PeerConnector>),
     Open(Arc<SocketStream>),
+    /// It broke, and is to be replaced.
+    Broken,
+    /// A connection that replaces a broken one, before the other side has sent its position.
+    Resuming {
+        stream: Arc<SocketStream>,
+        since: Instant,
+    },
     Ended,
 }
 
@@ -122,11 +157,24 @@ impl OutgoingState {
 }
 
 impl SendQueue {
+    /// Returns true if bytes wait, or may not have arrived.
+    pub(super) fn has_rest(&self) -> bool {
+        !self.pending.is_empty() || self.kept.len() > 0
+    }
+
+    /// Ends the loans of the callers' memory.
+    pub(super) fn end_loans(&mut self, stream: Option<&SocketStream>) {
+        if self.kept.has_loans() {
+            stream.iter().for_each(|stream| self.kept.review(stream.unacknowledged()));
+            self.kept.end_loans();
+        }
+    }
+
     /// Sends what waits. Returns true if nothing waits any more.
     pub(super) fn flush(&mut self, stream: &SocketStream) -> io::Result<bool> {
         while !self.pending.is_empty() {
             match stream.send(self.pending.bytes()) {
-                Ok(sent) => self.pending.take(sent),
+                Ok(sent) => self.take_sent(sent),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) if is_transient(&cause) => return Ok(false),
                 Err(cause) => return Err(cause),
@@ -136,7 +184,8 @@ impl SendQueue {
         Ok(true)
     }
 
-    /// Sends bytes of the parts behind the bytes that wait.
+    /// Sends bytes of the parts behind the bytes that wait. Long pieces of `lent`, which the parts
+    /// have, are kept as a loan.
     ///
     /// # Errors
     /// The error of the system.
@@ -145,6 +194,7 @@ impl SendQueue {
         stream: &SocketStream,
         channel: &OutgoingChannel,
         parts: &[Src<'_>],
+        lent: Src<'static>,
     ) -> io::Result<SendOutcome> {
         if !self.pending.is_empty() && !self.flush(stream)? {
             return Ok(SendOutcome::Sent(0));
@@ -155,7 +205,7 @@ impl SendQueue {
             channel.copied.store(0, Ordering::Relaxed);
             let mut left = Pieces::default();
             MessageCursor::behind(copied, parts).take(usize::MAX, &mut left);
-            return match self.send(stream, channel, left.as_slice()) {
+            return match self.send(stream, channel, left.as_slice(), lent) {
                 Ok(SendOutcome::Sent(sent)) => Ok(SendOutcome::Sent(copied + sent)),
                 // The next call reports everything else.
                 _ => Ok(SendOutcome::Sent(copied)),
@@ -171,19 +221,28 @@ impl SendQueue {
             let open = Frame::Open { channel: channel.number, ranks: channel.ranks };
             self.pending.push(Src::from(&open.encode()[..]));
             channel.is_opened.store(true, Ordering::Relaxed);
-            if wanted > COPY_BYTES && !self.flush(stream)? {
+            if wanted > COPIED_BYTES && !self.flush(stream)? {
                 return Ok(SendOutcome::Sent(0));
             }
         }
-        let sent = if wanted <= COPY_BYTES {
+        let sent = if wanted <= COPIED_BYTES {
             self.send_copy(stream, channel, parts, wanted)
         } else {
             let parts = &parts[MessageCursor::behind(0, parts).part..];
             let parts = &parts[..parts.len().min(MESSAGE_PARTS)];
             let wanted = wanted.min(parts.iter().map(|part| part.len()).sum());
-            self.send_in_place(stream, channel, parts, wanted)
+            self.send_in_place(stream, channel, (parts, lent), wanted)
         };
+        if self.kept.is_review_due() {
+            self.kept.review(stream.unacknowledged());
+        }
         sent.map(SendOutcome::Sent)
+    }
+
+    /// Removes sent bytes from the bytes that wait.
+    fn take_sent(&mut self, sent: usize) {
+        self.kept.copy(Src::from(&self.pending.bytes()[..sent]));
+        self.pending.take(sent);
     }
 
     /// Sends a short message, behind the bytes that wait, from one buffer.
@@ -214,7 +273,7 @@ impl SendQueue {
         let frame_bytes = self.pending.len() - before;
         match stream.send(self.pending.bytes()) {
             Ok(sent) if sent > before => {
-                self.pending.take(sent);
+                self.take_sent(sent);
                 channel.sent.fetch_add(wanted as u64, Ordering::Relaxed);
                 let sent_of_frame = sent - before;
                 let taken = if sent_of_frame == frame_bytes {
@@ -230,7 +289,7 @@ impl SendQueue {
             // The system has taken nothing of the message, which the caller offers again.
             Ok(sent) => {
                 self.pending.truncate(before);
-                self.pending.take(sent);
+                self.take_sent(sent);
                 Ok(0)
             }
             Err(cause) => {
@@ -245,7 +304,7 @@ impl SendQueue {
         &mut self,
         stream: &SocketStream,
         channel: &OutgoingChannel,
-        parts: &[Src<'_>],
+        (parts, lent): (&[Src<'_>], Src<'static>),
         wanted: usize,
     ) -> io::Result<usize> {
         let count = wanted.div_ceil(MAX_PAYLOAD).min(FRAMES_PER_CALL);
@@ -267,6 +326,7 @@ impl SendQueue {
         if sent == 0 {
             return Ok(0);
         }
+        self.keep_sent(stream, pieces.as_slice(), sent, lent);
         // Copy the rest of the frame that the system has taken only in part.
         let (frame_bytes, index) = (HEAD_BYTES + MAX_PAYLOAD, sent / (HEAD_BYTES + MAX_PAYLOAD));
         let in_frame = sent - index * frame_bytes;
@@ -282,13 +342,46 @@ impl SendQueue {
             return Ok(begun_bytes);
         }
         let taken = index * MAX_PAYLOAD + in_frame.saturating_sub(HEAD_BYTES).min(payload);
-        self.keep_range(pieces.as_slice(), sent, index * frame_bytes + end_of_frame);
+        self.copy_range(pieces.as_slice(), sent, index * frame_bytes + end_of_frame);
         channel.copied.store(begun_bytes - taken, Ordering::Relaxed);
         Ok(taken)
     }
 
+    /// Keeps the first `sent` bytes of the pieces, which were sent.
+    fn keep_sent(
+        &mut self,
+        stream: &SocketStream,
+        pieces: &[Src<'_>],
+        sent: usize,
+        lent: Src<'static>,
+    ) {
+        if !self.keeps_all && stream.ends().is_some_and(|ends| ends.are_on_one_host()) {
+            // Only the end of a process breaks such a connection.
+            return self.kept.skip(sent);
+        }
+        let (mut skip, mut left) = (0, sent);
+        if lent.is_empty() {
+            // Do not copy bytes that have arrived.
+            skip = sent.saturating_sub(stream.unacknowledged());
+            if skip > 0 {
+                self.kept.skip(skip);
+            }
+        }
+        for piece in pieces {
+            let piece = piece.slice(0, piece.len().min(left));
+            left -= piece.len();
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            let piece = piece.slice(skipped, piece.len() - skipped);
+            match lent.find(piece).filter(|_| piece.len() > COPIED_BYTES) {
+                Some(lent) => self.kept.lend(lent),
+                None => self.kept.copy(piece),
+            }
+        }
+    }
+
     /// Copies the bytes `begin..end` of the pieces, which were not sent.
-    fn keep_range(&mut self, pieces: &[Src<'_>], begin: usize, end: usize) {
+    fn copy_range(&mut self, pieces: &[Src<'_>], begin: usize, end: usize) {
         let (mut skip, mut left) = (begin, end - begin);
         for piece in pieces {
             let skipped = skip.min(piece.len());

@@ -36,19 +36,26 @@ pub(super) struct OutgoingLink {
     pub(super) key: LinkKey,
     /// The idle time after which the system probes the connection.
     keep_alive: Duration,
-    state: Mutex<OutgoingState>,
+    /// The time within which a broken connection must be replaced; 0 if it is not replaced.
+    pub(super) retry_time: Duration,
+    pub(super) state: Mutex<OutgoingState>,
     channels: Mutex<BTreeMap<u32, Weak<OutgoingChannel>>>,
     /// The number of meshes that use the link.
     pub(super) users: AtomicUsize,
-    owner: Weak<dyn LinkOwner>,
+    pub(super) owner: Weak<dyn LinkOwner>,
     weak: Weak<Self>,
 }
 
 impl OutgoingLink {
-    pub(super) fn new(key: LinkKey, keep_alive: Duration, owner: Weak<dyn LinkOwner>) -> Arc<Self> {
+    pub(super) fn new(
+        key: LinkKey,
+        (keep_alive, retry_time): (Duration, Duration),
+        owner: Weak<dyn LinkOwner>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|weak| Self {
             key,
             keep_alive,
+            retry_time,
             state: Mutex::default(),
             channels: Mutex::default(),
             users: AtomicUsize::new(0),
@@ -81,26 +88,40 @@ impl OutgoingLink {
         channel
     }
 
-    /// Sends as many bytes of the parts as the receiver and the system take.
-    pub(super) fn send(&self, channel: &OutgoingChannel, parts: &[Src<'_>]) -> SendOutcome {
+    /// Sends as many bytes of the parts as the receiver and the system take. The link may keep a
+    /// view of `lent`, which is one of the parts, until [`OutgoingLink::end_loans`].
+    pub(super) fn send(
+        &self,
+        channel: &OutgoingChannel,
+        parts: &[Src<'_>],
+        lent: Src<'static>,
+    ) -> SendOutcome {
         let mut state = lock(&self.state);
         let OutgoingState { connection, queue, .. } = &mut *state;
         let stream = match connection {
             Connection::Open(stream) => stream,
             Connection::Ended => return SendOutcome::Ended,
-            Connection::Unused | Connection::Connecting(_) => return SendOutcome::Unconnected,
+            _ => return SendOutcome::Unconnected,
         };
-        match queue.send(stream, channel, parts) {
+        match queue.send(stream, channel, parts, lent) {
             Ok(outcome) => outcome,
             Err(cause) if is_transient(&cause) => SendOutcome::Sent(0),
             Err(cause) => {
-                let ended = state.end();
-                drop(state);
-                drop(ended);
-                self.report_end(LinkEnd::of(Some(cause)));
-                SendOutcome::Ended
+                self.break_off(state, cause);
+                if self.has_ended() { SendOutcome::Ended } else { SendOutcome::Sent(0) }
             }
         }
+    }
+
+    /// Ends the loans of the callers' memory.
+    pub(super) fn end_loans(&self) {
+        let mut state = lock(&self.state);
+        let OutgoingState { connection, queue, .. } = &mut *state;
+        let stream = match connection {
+            Connection::Open(stream) => Some(&**stream),
+            _ => None,
+        };
+        queue.end_loans(stream);
     }
 
     /// Makes the service thread tell the group of a channel when there is room again.
@@ -109,9 +130,10 @@ impl OutgoingLink {
         lock(&self.state).watch_for_room();
     }
 
-    /// Returns true if the link is being connected.
+    /// Returns true if the link is being connected, or broke and is being replaced.
     pub(super) fn is_connecting(&self) -> bool {
-        matches!(lock(&self.state).connection, Connection::Connecting(_))
+        let state = lock(&self.state);
+        !matches!(state.connection, Connection::Unused | Connection::Open(_) | Connection::Ended)
     }
 
     /// Returns the stream, if the link is connected.
@@ -136,13 +158,26 @@ impl OutgoingLink {
         &self,
         connector: impl FnOnce(Weak<dyn PeerConnectHandler>) -> Result<Arc<PeerConnector>, Error>,
     ) -> Result<(), Error> {
-        let mut state = lock(&self.state);
-        if !matches!(state.connection, Connection::Unused) {
-            return Ok(());
+        let state = lock(&self.state);
+        match state.connection {
+            Connection::Unused => self.begin_connect(state, connector),
+            _ => Ok(()),
         }
+    }
+
+    /// Starts to connect the link.
+    ///
+    /// # Errors
+    /// The error of `connector`.
+    pub(super) fn begin_connect(
+        &self,
+        mut state: MutexGuard<'_, OutgoingState>,
+        connector: impl FnOnce(Weak<dyn PeerConnectHandler>) -> Result<Arc<PeerConnector>, Error>,
+    ) -> Result<(), Error> {
         let handler: Weak<dyn PeerConnectHandler> = self.weak.clone();
         let connector = connector(handler)?;
         state.connection = Connection::Connecting(Arc::clone(&connector));
+        state.last_connector = Some(Arc::clone(&connector));
         drop(state);
         // The lock must be free: if the attempt fails inside this call, the handler takes it.
         connector.start();
@@ -210,23 +245,20 @@ impl OutgoingLink {
 
     /// Sends what waits, as far as there is room. The service thread sends the rest. Returns true
     /// if nothing waits any more.
-    fn flush<'a>(&'a self, mut state: MutexGuard<'a, OutgoingState>) -> bool {
+    pub(super) fn flush<'a>(&'a self, mut state: MutexGuard<'a, OutgoingState>) -> bool {
         let Connection::Open(stream) = &state.connection else { return false };
         let stream = Arc::clone(stream);
         match state.queue.flush(&stream) {
             Ok(true) => {
+                if state.is_closing && !stream.try_send_end() {
+                    // An encrypted stream ends by a record, which must have room, too.
+                    state.watch_for_room();
+                    return false;
+                }
+                state.stop_watching_for_room();
                 if state.is_closing {
-                    if !stream.try_send_end() {
-                        // An encrypted stream ends by a record, which must have room, too.
-                        state.watch_for_room();
-                        return false;
-                    }
-                    let ended = state.end();
-                    drop(state);
-                    stream.close_gracefully();
-                    drop(ended);
-                } else {
-                    state.stop_watching_for_room();
+                    stream.shutdown_write();
+                    self.end_if_arrived(state);
                 }
                 true
             }
@@ -235,12 +267,32 @@ impl OutgoingLink {
                 false
             }
             Err(cause) => {
-                let ended = state.end();
-                drop(state);
-                drop(ended);
-                self.report_end(LinkEnd::of(Some(cause)));
+                self.break_off(state, cause);
                 false
             }
+        }
+    }
+
+    /// Ends the link, which has sent everything, if all of it has arrived at the other host. Else
+    /// the watchdog calls this function again.
+    pub(super) fn end_if_arrived(&self, mut state: MutexGuard<'_, OutgoingState>) {
+        let Connection::Open(stream) = &state.connection else { return };
+        let is_within_host = stream.ends().is_some_and(|ends| ends.are_on_one_host());
+        if self.retry_time.is_zero() || is_within_host || stream.unacknowledged() == 0 {
+            let ended = state.end();
+            drop(state);
+            drop(ended);
+        }
+    }
+
+    /// Ends the link, and reports the end to its users.
+    pub(super) fn end(&self, mut state: MutexGuard<'_, OutgoingState>, end: LinkEnd) {
+        let (ended, is_closing) = (state.end(), state.is_closing);
+        drop(state);
+        drop(ended);
+        // A link that is being closed has no users.
+        if !is_closing {
+            self.report_end(end);
         }
     }
 
@@ -263,7 +315,7 @@ impl OutgoingLink {
                 connector.cancel();
             }
             // The attempt ends in `on_connected` or `on_failed`.
-            Connection::Connecting(_) => {}
+            Connection::Connecting(_) | Connection::Broken | Connection::Resuming { .. } => {}
             Connection::Unused | Connection::Ended => {
                 let ended = state.end();
                 drop(state);
@@ -284,7 +336,7 @@ impl OutgoingLink {
         matches!(lock(&self.state).connection, Connection::Ended)
     }
 
-    fn report_end(&self, end: LinkEnd) {
+    pub(super) fn report_end(&self, end: LinkEnd) {
         if let Some(owner) = self.owner.upgrade() {
             let users: Vec<ChannelUser> = self
                 .live_channels()
@@ -311,7 +363,7 @@ impl OutgoingLink {
     }
 
     /// Wakes all groups that use the link.
-    fn report_change(&self) {
+    pub(super) fn report_change(&self) {
         for channel in self.live_channels() {
             if let Some(user) = channel.user.upgrade() {
                 user.on_room(channel.ranks.to, self.key.channel);
@@ -335,9 +387,16 @@ impl OutgoingLink {
         if let Some(limit) = state.user_timeout {
             set_user_timeout(stream, limit);
         }
-        state.connection = Connection::Open(Arc::clone(stream));
         state.watch = Some(watch);
-        self.flush(state);
+        if state.broken.is_some() {
+            let (stream, since) = (Arc::clone(stream), Instant::now());
+            state.connection = Connection::Resuming { stream: Arc::clone(&stream), since };
+            drop(state);
+            self.read_position(&stream);
+        } else {
+            state.connection = Connection::Open(Arc::clone(stream));
+            self.flush(state);
+        }
         Ok(())
     }
 }
@@ -345,8 +404,7 @@ impl OutgoingLink {
 impl PeerConnectHandler for OutgoingLink {
     fn on_connected(&self, _: &Hello, stream: Arc<SocketStream>) {
         if let Err(cause) = self.open(&stream) {
-            drop(lock(&self.state).end());
-            self.report_end(LinkEnd::of(Some(cause)));
+            self.end(lock(&self.state), LinkEnd::of(Some(cause)));
         }
         if self.key.channel == Channel::PointToPoint
             && let Some(owner) = self.owner.upgrade()
@@ -358,6 +416,13 @@ impl PeerConnectHandler for OutgoingLink {
 
     fn on_failed(&self, hello: &Hello, error: Error) {
         let mut state = lock(&self.state);
+        if state.broken.is_some() {
+            let Connection::Connecting(connector) = &state.connection else { return };
+            let connector = Arc::clone(connector);
+            drop(state);
+            crate::log!(LogLevel::Warn, "a broken connection is not replaced: {error}");
+            return self.fail_to_resume(connector.has_found_no_process());
+        }
         state.connection = if state.is_closing { Connection::Ended } else { Connection::Unused };
         drop(state);
         if let Some(owner) = self.owner.upgrade()
@@ -392,21 +457,30 @@ impl DescriptorHandler for OutgoingEvents {
         self.stream.as_fd()
     }
 
-    /// Nothing arrives on this connection but its end.
+    /// Nothing arrives on this connection but its end, and the position of the other side at the
+    /// beginning of a connection that replaces a broken one.
     fn on_readable(&self) -> WatchAction {
         let Some(link) = self.link.upgrade() else { return WatchAction::Done };
+        if matches!(lock(&link.state).connection, Connection::Resuming { .. }) {
+            link.read_position(&self.stream);
+            return WatchAction::Keep;
+        }
         let cause = match self.stream.receive(&mut [0]) {
+            Ok(0) if self.stream.was_reset() => Some(io::ErrorKind::ConnectionReset.into()),
             Ok(0) => None,
             Ok(_) => Some(io::Error::new(io::ErrorKind::InvalidData, "it sent unexpected bytes")),
             Err(cause) if is_transient(&cause) => return WatchAction::Keep,
             Err(cause) => Some(cause),
         };
-        let mut state = lock(&link.state);
-        let ended = state.end();
-        drop(state);
-        drop(ended);
-        crate::log!(LogLevel::Debug, "a link has ended: {cause:?}");
-        link.report_end(LinkEnd::of(cause));
+        crate::log!(LogLevel::Debug, "a connection has ended: {cause:?}");
+        let state = lock(&link.state);
+        let is_current =
+            matches!(&state.connection, Connection::Open(it) if Arc::ptr_eq(it, &self.stream));
+        match cause {
+            _ if !is_current => {}
+            Some(cause) => link.break_off(state, cause),
+            None => link.end(state, LinkEnd::Closed),
+        }
         WatchAction::Done
     }
 

@@ -6,6 +6,7 @@
 use super::address_connect::{AddressFailure, AddressFailureReason, CurrentConnect};
 use super::connect_target::{AddressPair, PeerConnectTarget, address_pairs};
 use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::sync::lock;
 use crate::security::SecuritySetting;
@@ -23,6 +24,10 @@ use std::time::{Duration, Instant};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The limit for one address if there are further addresses to try.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
+/// The limits for one round that replaces a broken connection. The path may lose the new
+/// connection, too, and then a further one is needed.
+const RESUME_TIMEOUTS: (Duration, Duration) =
+    (Duration::from_millis(200), Duration::from_millis(2500));
 /// The delay between two rounds.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
@@ -107,9 +112,29 @@ impl PeerConnector {
         taken
             .1
             .iter()
-            .filter(|current| current.due.is_none())
+            .filter(|current| current.is_confirmed())
             .for_each(|it| it.stream.close_gracefully());
         drop(taken);
+    }
+
+    /// Returns an attempt to connect to the same rank with another purpose.
+    pub(super) fn again(
+        &self,
+        purpose: ConnectionPurpose,
+        retry_until: Deadline,
+        handler: Weak<dyn PeerConnectHandler>,
+    ) -> Arc<Self> {
+        let hello = Hello { purpose, ..self.target.hello };
+        let retry_until = Some(retry_until);
+        Self::new(PeerConnectTarget { hello, retry_until, ..self.target.clone() }, handler)
+    }
+
+    /// Returns true if the last round has found that the peer's process is gone: no process listens
+    /// at any address, or another process, or the death is proven.
+    pub(super) fn has_found_no_process(&self) -> bool {
+        let failures = &lock(&self.progress).failures;
+        failures.iter().any(AddressFailure::is_death)
+            || !failures.is_empty() && failures.iter().all(AddressFailure::is_absence)
     }
 
     /// Describes why the addresses have failed so far. Returns `None` after the attempt has ended.
@@ -130,7 +155,7 @@ impl PeerConnector {
         }
         let Some(outcome) = step(self, &mut progress) else {
             let due = match &progress.current {
-                Some(current) => current.due,
+                Some(current) => Some(current.due),
                 None => progress.retry_at,
             };
             if let Some(alarm) = &progress.alarm {
@@ -171,7 +196,14 @@ impl PeerConnector {
         }
         // If every address refused because it belongs to another process or protocol, a retry is
         // useless. If only some did, another address may still belong to the peer.
-        let may_retry = !all_refused_with(&progress.failures, HelloRefusal::is_final);
+        let finds_process = match self.target.hello.purpose {
+            ConnectionPurpose::Resume(_) | ConnectionPurpose::Probe(_) => {
+                !progress.failures.iter().all(AddressFailure::is_absence)
+            }
+            _ => true,
+        };
+        let may_retry =
+            finds_process && !all_refused_with(&progress.failures, HelloRefusal::is_final);
         let retry_deadline =
             self.target.retry_until.as_ref().filter(|until| may_retry && !until.has_passed());
         // If the peer ended an established connection, try another round, which shows whether the
@@ -181,10 +213,13 @@ impl PeerConnector {
             .iter()
             .any(|cause| matches!(cause.reason, AddressFailureReason::EndedByPeer(_)));
         progress.ended_rounds += u32::from(ended);
-        // An overloaded peer lives, and accepts the connection once it has time.
-        let is_overloaded =
-            progress.failures.iter().any(|cause| cause.refusal() == Some(HelloRefusal::Overloaded));
-        let may_wait = is_overloaded && self.began.elapsed() < CONNECT_TIMEOUT;
+        // An overloaded peer lives, and accepts the connection once it has time. An earlier
+        // connection may end soon.
+        let is_passing = |refusal: HelloRefusal| {
+            matches!(refusal, HelloRefusal::Overloaded | HelloRefusal::Duplicate)
+        };
+        let is_passing = progress.failures.iter().any(|it| it.refusal().is_some_and(is_passing));
+        let may_wait = is_passing && self.began.elapsed() < CONNECT_TIMEOUT;
         if retry_deadline.is_some()
             || may_wait
             || (ended && progress.ended_rounds <= MAX_ENDED_ROUNDS)
@@ -248,8 +283,15 @@ impl PeerConnector {
         let has_more_addresses =
             self.address_pairs.last().is_some_and(|last| *last != (address, source));
         let count = u32::try_from(self.address_pairs.len()).unwrap_or(u32::MAX).max(1);
-        let share = CONNECT_TIMEOUT / count;
-        let timeout = if has_more_addresses { share.min(ADDRESS_TIMEOUT) } else { CONNECT_TIMEOUT };
+        let limit = match (self.target.hello.purpose, &self.target.retry_until) {
+            (ConnectionPurpose::Resume(_) | ConnectionPurpose::Probe(_), Some(until)) => {
+                let (low, high) = RESUME_TIMEOUTS;
+                until.remaining().clamp(low, high)
+            }
+            _ => CONNECT_TIMEOUT,
+        };
+        let share = limit / count;
+        let timeout = if has_more_addresses { share.min(ADDRESS_TIMEOUT) } else { limit };
         Ok(CurrentConnect::new(address, stream, watch, timeout))
     }
 
@@ -328,7 +370,12 @@ impl AlarmHandler for PeerConnector {
         self.update(|connector, progress| {
             let now = Instant::now();
             match &progress.current {
-                Some(current) if current.due.is_none_or(|due| due > now) => None,
+                Some(current) if current.due > now => None,
+                Some(current) if current.is_confirmed() => {
+                    let reason = "it did not accept the connection in time".to_owned();
+                    let reason = AddressFailureReason::EndedByPeer(reason);
+                    connector.fail_current_address(progress, reason)
+                }
                 Some(current) => {
                     let source = socket::local_address(current.stream.as_ref());
                     let reason = AddressFailureReason::ConnectError(no_answer_text(source));

@@ -20,6 +20,7 @@ use super::link_user::LinkEnd;
 use super::mesh::{DelayedPeerEvent, TcpMeshShared};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::security::SecuritySetting;
 use crate::transport::Channel;
@@ -125,11 +126,16 @@ impl TcpMeshShared {
         if self.peer_state(peer) != PRESENT {
             return;
         }
+        crate::log!(LogLevel::Debug, "a link to or from {} has ended: {end:?}", self.name(peer));
         match end {
             // The system reports this error if the end of file from the peer arrived before the
             // connection was closed.
             LinkEnd::Broken(cause) if cause.kind() == Io::BrokenPipe => self.mark_left(peer),
             LinkEnd::Closed => self.mark_left(peer),
+            LinkEnd::Lost(what) => {
+                let message = format!("this rank has lost {}: {what}", self.name(peer));
+                self.fail_all_nodes(&Error::new(ErrorKind::Connection, message));
+            }
             LinkEnd::Broken(cause)
                 if cause.kind() == Io::InvalidData
                     && self.security.setting() == SecuritySetting::Encrypt =>
@@ -217,7 +223,7 @@ impl TcpMeshShared {
     fn has_died(&self, peer: Rank) -> bool {
         let is_open = |channel: Channel| {
             let link = self.incoming_link(peer, channel);
-            link.is_some_and(|link| link.stream.is_open_and_silent())
+            link.is_some_and(|link| link.stream().is_open_and_silent())
         };
         match self.peer_state(peer) {
             HAS_DIED => true,

@@ -95,12 +95,14 @@ impl TestedLink {
     /// Returns true if a connection that the tested rank expects begins with these bytes.
     fn has_expected_prefix(&self, bytes: &[u8]) -> bool {
         let others = (0..RANKS).filter(|&rank| rank != ME);
-        let mut all = others.flat_map(|from| (0..5).map(move |choice| (from, purpose(choice))));
+        let mut all =
+            others.flat_map(|from| (0..PURPOSES).map(move |choice| (from, purpose(choice))));
         all.any(|(from, purpose)| {
             let exists = match purpose {
-                ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < LANES,
-                ConnectionPurpose::Stream(Channel::PointToPoint) => true,
+                ConnectionPurpose::Stream(Channel::Collective(lane))
+                | ConnectionPurpose::Resume(Channel::Collective(lane)) => lane < LANES,
                 ConnectionPurpose::Reconnect => false,
+                _ => true,
             };
             let known = hello_from(from, purpose, &self.terms).encode();
             let count = bytes.len().min(PREFIX_BYTES);
@@ -125,10 +127,16 @@ impl TestedLink {
     }
 }
 
+/// The number of purposes of connections to a rank.
+const PURPOSES: u8 = 11;
+
 fn purpose(choice: u8) -> ConnectionPurpose {
-    match choice % 5 {
+    match choice % PURPOSES {
         lane @ 0..4 => ConnectionPurpose::Stream(Channel::Collective(lane)),
-        _ => ConnectionPurpose::Stream(Channel::PointToPoint),
+        4 => ConnectionPurpose::Stream(Channel::PointToPoint),
+        lane @ 5..9 => ConnectionPurpose::Resume(Channel::Collective(lane - 5)),
+        9 => ConnectionPurpose::Resume(Channel::PointToPoint),
+        _ => ConnectionPurpose::Probe(Channel::PointToPoint),
     }
 }
 

@@ -8,10 +8,12 @@
 mod control;
 mod hello;
 mod link;
+mod resume;
 
 pub use control::control;
 pub use hello::hello;
 pub use link::link;
+pub use resume::resume;
 
 #[cfg(test)]
 mod tests {
@@ -32,6 +34,17 @@ mod tests {
     fn any_script_passes_the_link() {
         use proptest::prelude::*;
         proptest!(|(script in proptest::collection::vec(any::<u8>(), 0..400))| link(&script));
+    }
+
+    #[test]
+    fn resume_corpus() {
+        replay_corpus("mesh_resume", resume);
+    }
+
+    #[test]
+    fn any_script_passes_the_replacement() {
+        use proptest::prelude::*;
+        proptest!(|(script in proptest::collection::vec(any::<u8>(), 0..400))| resume(&script));
     }
 
     #[test]

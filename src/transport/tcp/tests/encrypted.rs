@@ -98,10 +98,11 @@ fn relay(client: &TcpStream, server: SocketAddr, action: RelayAction, seen: &Mut
 }
 
 /// Creates two ranks of one node, with a relay for the connections from rank 1 to rank 0. Returns
-/// the result of `use_meshes` and the bytes that the relay saw.
+/// the result of `use_meshes` and the bytes that the relay saw. A broken connection is replaced for
+/// `retry_time`; the relay accepts no second one.
 fn with_relay<T>(
     security: &LinkSecurity,
-    action: RelayAction,
+    (action, retry_time): (RelayAction, Duration),
     use_meshes: impl FnOnce(&TcpMesh, &TcpMesh) -> T,
 ) -> (T, Vec<u8>) {
     let mut openings = [(); 2].map(|()| listen_on_loopback("127.0.0.1", 1)).into_iter();
@@ -117,6 +118,7 @@ fn with_relay<T>(
             relay(&client, server, action, &seen);
         });
         let meshes = secured_meshes(vec![first, second], &[0, 0], security);
+        meshes[0].shared.links.set_retry_time(retry_time);
         let result = use_meshes(&meshes[0], &meshes[1]);
         drop(meshes);
         relay.join().unwrap();
@@ -124,6 +126,9 @@ fn with_relay<T>(
     });
     (result, seen.into_inner().unwrap())
 }
+
+/// A short time in which a connection must be replaced.
+const RETRY_TIME: Duration = Duration::from_millis(600);
 
 const SECRET_TEXT: &[u8] = b"the weights of the model, which nobody may read";
 
@@ -134,12 +139,13 @@ fn contains_secret(bytes: &[u8]) -> bool {
 #[test]
 fn relay_sees_no_plain_byte() {
     for (security, is_visible) in [(authenticated(), true), (encrypted(), false)] {
-        let ((), seen) = with_relay(&security, RelayAction::Forward, |first, second| {
-            send_all(second, 0, STREAM, SECRET_TEXT).unwrap();
-            let mut got = vec![0; SECRET_TEXT.len()];
-            receive_all(first, 1, STREAM, &mut got).unwrap();
-            assert_eq!(got, SECRET_TEXT);
-        });
+        let ((), seen) =
+            with_relay(&security, (RelayAction::Forward, Duration::ZERO), |first, second| {
+                send_all(second, 0, STREAM, SECRET_TEXT).unwrap();
+                let mut got = vec![0; SECRET_TEXT.len()];
+                receive_all(first, 1, STREAM, &mut got).unwrap();
+                assert_eq!(got, SECRET_TEXT);
+            });
         assert_eq!(contains_secret(&seen), is_visible);
         assert!(seen.len() >= HANDSHAKE_BYTES + SECRET_TEXT.len());
     }
@@ -147,8 +153,8 @@ fn relay_sees_no_plain_byte() {
 
 /// Sends the text through the relay, waits for more than it, and returns the received part, and the
 /// error of the receiver.
-fn receive_through(action: RelayAction) -> (Vec<u8>, Error) {
-    let (result, seen) = with_relay(&encrypted(), action, |first, second| {
+fn receive_through(action: RelayAction, retry_time: Duration) -> (Vec<u8>, Error) {
+    let (result, seen) = with_relay(&encrypted(), (action, retry_time), |first, second| {
         send_all(second, 0, STREAM, SECRET_TEXT).unwrap();
         // A changed length may make the receiver wait for the next record.
         drop(send_all(second, 0, STREAM, SECRET_TEXT));
@@ -159,6 +165,7 @@ fn receive_through(action: RelayAction) -> (Vec<u8>, Error) {
                 Ok(count) => got.extend(&byte[..count]),
                 Err(cause) => error = Some(cause),
             }
+            error = error.or_else(|| first.failure());
             assert!(began.elapsed() < TEST_TIMEOUT, "{action:?}: no error");
         }
         (got, error.unwrap())
@@ -171,27 +178,35 @@ fn receive_through(action: RelayAction) -> (Vec<u8>, Error) {
 fn changed_and_repeated_records_are_authentication_errors() {
     let record = HANDSHAKE_BYTES..HANDSHAKE_BYTES + 4 + FRAME_BYTES + 16;
     for at in [0, 3, 4, 20, record.len() - 16, record.len() - 1] {
-        let (got, error) = receive_through(RelayAction::Flip(record.start + at));
+        let (got, error) = receive_through(RelayAction::Flip(record.start + at), RETRY_TIME);
         assert!(got.is_empty(), "byte {at}: {got:?}");
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::Auth, Some(1)), "{error}");
         assert!(error.message().contains("third party"), "{error}");
     }
-    let (got, error) = receive_through(RelayAction::Repeat(record.start, record.end));
+    let (got, error) = receive_through(RelayAction::Repeat(record.start, record.end), RETRY_TIME);
     assert_eq!((&got[..], error.kind()), (SECRET_TEXT, ErrorKind::Auth), "{error}");
 }
 
 #[test]
 fn cut_stream_is_a_death_and_not_a_departure() {
     let all = HANDSHAKE_BYTES + FRAME_BYTES + 20;
-    for (end, text) in [(HANDSHAKE_BYTES, &b""[..]), (all - 1, b"")] {
-        let (got, error) = receive_through(RelayAction::EndAfter(end));
-        assert_eq!(got, text);
+    for end in [HANDSHAKE_BYTES, all - 1] {
+        let (got, error) = receive_through(RelayAction::EndAfter(end), Duration::ZERO);
+        assert_eq!(got, b"");
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)), "{error}");
         // Rank 1 may have noticed the cut of its direction first, and failed the group.
         let reasons = ["was cut", "connection broke"];
         assert!(error.message().contains("died"), "{error}");
         assert!(reasons.iter().any(|reason| error.message().contains(reason)), "{error}");
     }
+}
+
+#[test]
+fn cut_stream_that_cannot_be_replaced_blames_no_rank() {
+    let (got, error) = receive_through(RelayAction::EndAfter(HANDSHAKE_BYTES), RETRY_TIME);
+    assert_eq!(got, b"");
+    assert_eq!((error.kind(), error.culprit()), (ErrorKind::Connection, None), "{error}");
+    assert!(error.message().contains("DIST_LINK_RETRY_MS"), "{error}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
 use crate::transport::tcp::control_frame::ControlFrame;
 use crate::transport::tcp::link_user::LinkEnd;
+use crate::transport::tcp::outgoing_link::OutgoingLink;
 use crate::transport::tcp::peer_state::DEPARTURE_GRACE;
 use std::sync::atomic::Ordering;
 
@@ -33,10 +34,15 @@ fn mute(mesh: &TcpMesh) {
         .for_each(|channel| channel.is_muted.store(true, Ordering::Release));
 }
 
-/// Returns the connection on which a rank sends to a peer.
-fn outgoing_stream(mesh: &TcpMesh, peer: Rank) -> Arc<SocketStream> {
+/// Returns the link on which a rank sends to a peer.
+pub(super) fn outgoing_link(mesh: &TcpMesh, peer: Rank) -> Arc<OutgoingLink> {
     let slot = lock(&mesh.shared.channel_pair(peer, STREAM).outgoing);
-    slot.channel.as_ref().unwrap().0.stream().unwrap()
+    Arc::clone(&slot.channel.as_ref().unwrap().0)
+}
+
+/// Returns the connection on which a rank sends to a peer.
+pub(super) fn outgoing_stream(mesh: &TcpMesh, peer: Rank) -> Arc<SocketStream> {
+    outgoing_link(mesh, peer).stream().unwrap()
 }
 
 #[test]
@@ -119,7 +125,9 @@ pub(super) fn reason_within_the_grace_period_replaces_a_broken_stream() {
     receive_all(&meshes[0], 1, STREAM, &mut [0]).unwrap();
     let shared = &meshes[0].shared;
     let better = Error::new(ErrorKind::PeerFailed, "rank 1 died in all_reduce").with_culprit(1);
-    // The stream breaks, and the reason arrives within [`DEATH_GRACE`].
+    // The stream breaks, nothing answers in place of rank 1, and the reason arrives within
+    // [`DEATH_GRACE`].
+    meshes[1].registry.unregister((shared.group, 1));
     outgoing_stream(&meshes[1], 0).reset();
     shared.fail_this_node(&better);
     let error = first_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
@@ -196,7 +204,7 @@ fn await_delayed_events(mesh: &TcpMesh) {
 #[test]
 pub(super) fn single_ended_connection_is_reported_as_death() {
     let meshes = with_two_streams();
-    outgoing_stream(&meshes[1], 0).shutdown_write();
+    outgoing_link(&meshes[1], 0).close(false);
     let error = failure_of(&meshes[0], 1);
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)));
     assert!(error.message().contains("its other connections did not"), "{error}");

@@ -8,6 +8,7 @@ mod hostile;
 mod links;
 mod policy;
 mod proofs;
+mod resume;
 mod streams;
 
 use super::advert::{AddressAdvert, RailAddress};

@@ -158,6 +158,19 @@ fn authenticated_meshes_transfer_data() {
     }
 }
 
+const WRONG_PROOF: u8 = HelloRefusal::WrongProof as u8;
+
+/// Sends a hello and, after the answer, a recorded confirmation. Returns the end of the handshake.
+fn repeat_handshake(rank: &AttackedRank, hello: &[u8], recorded: &RecordedHandshake) -> Vec<u8> {
+    let mut repeated = connect(rank.address);
+    repeated.write_all(hello).unwrap();
+    let mut answer = [0; ANSWER_BYTES];
+    repeated.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[0], 0);
+    repeated.write_all(&recorded.confirmation).unwrap();
+    read_to_end(&repeated)
+}
+
 #[test]
 fn recorded_handshake_cannot_be_repeated() {
     let rank = AttackedRank::new();
@@ -166,21 +179,19 @@ fn recorded_handshake_cannot_be_repeated() {
     let other = rank.sender(&authenticated(), STREAM);
     let mut stream = connect(rank.address);
     let recorded = record_handshake(&mut stream, &other);
+    // While the stream has no bytes, its sender may connect again. A recording does not suffice.
+    assert_eq!(repeat_handshake(&rank, &recorded.hello, &recorded), [WRONG_PROOF]);
+    stream.write_all(&frames_with(rank.group, b"y")).unwrap();
+    receive_all(&rank.mesh, 1, STREAM, &mut [0]).unwrap();
     let reply = rank.reply_to(&recorded.hello);
     assert_eq!(reply, [HelloRefusal::Duplicate as u8]);
     // A stream that does not exist yet: the hello of another purpose does not fit.
     let mut moved = recorded.hello.clone();
     moved[..48].copy_from_slice(&sender.hello.encode());
-    assert_eq!(rank.reply_to(&moved), [HelloRefusal::WrongProof as u8]);
+    assert_eq!(rank.reply_to(&moved), [WRONG_PROOF]);
     // The attacker has recorded a hello whose handshake it has cut.
     let (_, unused) = sender.begin();
-    let mut repeated = connect(rank.address);
-    repeated.write_all(&unused).unwrap();
-    let mut answer = [0; ANSWER_BYTES];
-    repeated.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[0], 0);
-    repeated.write_all(&recorded.confirmation).unwrap();
-    assert_eq!(read_to_end(&repeated), [HelloRefusal::WrongProof as u8]);
+    assert_eq!(repeat_handshake(&rank, &unused, &recorded), [WRONG_PROOF]);
     let mut byte = [0];
     let received = rank.mesh.try_receive(1, Channel::PointToPoint, Dst::from(&mut byte[..]));
     assert_eq!(received.unwrap(), 0);
