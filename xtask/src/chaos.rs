@@ -1,6 +1,7 @@
 //! `cargo xtask chaos`: injects faults into jobs for a chosen number of times. It kills, stops and
 //! disconnects ranks, or sends them false messages. With options, it measures the time until the
-//! other ranks detect a failure, or it runs many rounds of `kill -9`.
+//! other ranks detect a failure, it runs many rounds of `kill -9`, or it breaks connections between
+//! hosts.
 //!
 //! The test program `chaos` makes the same checks with few faults as a part of the test suite. This
 //! command runs it with the number of faults that the options give. Overflow checks and assertions
@@ -36,7 +37,8 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
         test.env("CHAOS_ROUNDS", rounds.to_string());
         ("rounds::rounds_of_kill_leave_nothing", rounds)
     } else {
-        ("chaos", set_seed_range(&mut arguments, &mut test)?)
+        let name = if arguments.flag("--links") { "link_faults::link_faults" } else { "chaos" };
+        (name, set_seed_range(&mut arguments, &mut test)?)
     };
     if let Some(only) = arguments.value("--only")? {
         test.env("CHAOS_ONLY", only);

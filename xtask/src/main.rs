@@ -71,6 +71,9 @@ chaos --latency [--times N] [--limit-ms N] [--only NAME]
                     measure the time until survivors detect N (200) failures of each kind:
                     local-kill, remote-kill, stop and partition; stop and partition use this
                     heartbeat limit (500)
+chaos --links [--seeds N] [--first N] [--seed N] [--jobs N]
+                    break connections between two hosts at random moments in N random jobs (2000);
+                    needs namespaces and TUN devices
 chaos --rounds [--times N]
                     run N (1000) rounds of kill -9, and check that nothing is leaked
 conformance [--minutes N] [--part I/N] [--transport NAME] [--kind NAME] [--only CASE]

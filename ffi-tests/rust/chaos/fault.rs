@@ -41,6 +41,9 @@ pub(crate) enum Injection {
     BadFrames { seed: u64 },
     /// The process that hosts the store is killed.
     StoreDeath,
+    /// Connections between the hosts break or carry no data, while all processes live
+    /// (`link_faults.rs`).
+    LinkFaults,
 }
 
 /// The names of the faults for the user, and the weight of each in a random choice.

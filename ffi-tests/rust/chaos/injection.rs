@@ -59,11 +59,12 @@ pub(crate) fn inject(
         Injection::Reject => hosts.iter().for_each(|hosts| hosts.reject(1)),
         Injection::BadFrames { seed } => done.idle_connections = send_garbage(processes, seed),
         Injection::StoreDeath => signal(processes.process(None).pid, libc::SIGKILL),
-        // The rank injects these faults itself, or they exist from the start.
+        // The rank itself or the relay injects these faults, or they exist from the start.
         Injection::Delay { .. }
         | Injection::MemoryLimit { .. }
         | Injection::FullDisk { .. }
         | Injection::Exit { .. }
+        | Injection::LinkFaults
         | Injection::Leave => {}
     }
     done

@@ -6,7 +6,8 @@
 //! also check that no successful call has a wrong result, that the library leaves memory alone
 //! after a call has returned, that errors name the culprit, and that no resources remain. `cargo
 //! xtask chaos` runs any number of scenarios, measures the failure detection latency
-//! (`latency.rs`), and kills ranks in repeated rounds (`rounds.rs`). The ordinary test runs
+//! (`latency.rs`), kills ranks in repeated rounds (`rounds.rs`), and breaks connections between
+//! hosts (`link_faults.rs`). The ordinary test runs
 //! scenarios for one minute.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
@@ -28,6 +29,7 @@ mod injection;
 mod interface;
 mod latency;
 mod library;
+mod link_faults;
 mod rounds;
 mod scenario;
 mod scenario_checks;
@@ -175,6 +177,15 @@ impl SeedPlan {
             jobs: usize::try_from(numeric_setting("CHAOS_JOBS", 4 * cores)).unwrap(),
             repeats_findings: seeds.is_none(),
         }
+    }
+
+    /// Reads the plan for faults of connections, which has `default_seeds` seeds if the user gives
+    /// no number.
+    fn read_links(default_seeds: u64) -> Self {
+        let plan = Self::read();
+        let end = plan.end.min(plan.next.load(Ordering::Relaxed) + default_seeds);
+        let end = if setting("CHAOS_SEEDS").is_some() { plan.end } else { end };
+        Self { end, ..plan }
     }
 }
 

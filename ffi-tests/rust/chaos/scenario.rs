@@ -135,6 +135,7 @@ impl Scenario {
             "seed" => Self::of_seed(number(1), words.get(2).copied()),
             "latency" => Self::of_latency(words[1], number(2), number(3)),
             "round" => Self::of_round(number(1)),
+            "links" => Self::of_links(number(1)),
             other => panic!("no such scenario: {other}"),
         }
     }
@@ -322,6 +323,43 @@ impl Scenario {
             heartbeat_limit_ms: 10_000,
             // The leak check would report the arena that the driver's process keeps.
             arena: false,
+        }
+    }
+}
+
+impl Scenario {
+    /// Computes a scenario in which connections between two hosts have faults.
+    fn of_links(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let size = 2 + random.below(4);
+        let interleaved = random.one_in(2);
+        let host =
+            |rank| if interleaved { rank % 2 } else { usize::from(rank >= size.div_ceil(2)) };
+        let mut steps = vec![ScenarioStep::Init];
+        for _ in 0..2 + random.below(4) {
+            steps.push(match draw_step(&mut random, size, true) {
+                // A group that is aborted has other errors.
+                ScenarioStep::Shrink { .. } => draw_step(&mut random, size, false),
+                step => step,
+            });
+        }
+        steps.push(ScenarioStep::Finalize);
+        Self {
+            origin: format!("links {seed}"),
+            size,
+            hosts: (0..size).map(host).collect(),
+            transport: "auto",
+            has_store_process: true,
+            steps,
+            injection: Injection::LinkFaults,
+            victim: 0,
+            trigger: (random.below(size), 1),
+            delay_us: random.next() % 20_000,
+            timeout_ms: 2 * LONG_MS,
+            connect_ms: LONG_MS,
+            store_ms: LONG_MS,
+            heartbeat_limit_ms: 30_000,
+            arena: random.one_in(3),
         }
     }
 }

@@ -29,7 +29,7 @@ const RANK_ARGUMENTS: [&str; 6] =
 const ANY_PORT: u16 = 0;
 
 /// The port of a store on a host with its own network namespace.
-const NAMESPACE_STORE_PORT: u16 = 29_500;
+pub(crate) const NAMESPACE_STORE_PORT: u16 = 29_500;
 
 /// The maximum time until the processes exit after their last step.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(20);

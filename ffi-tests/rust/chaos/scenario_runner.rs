@@ -4,6 +4,7 @@
 use crate::culprit_count::CulpritCount;
 use crate::hosts::Hosts;
 use crate::injection::{InjectionRecord, inject, signal};
+use crate::numeric_setting;
 use crate::scenario::{Injection, Scenario};
 use crate::scenario_checks;
 use crate::scenario_processes::{RankReport, ScenarioEnvironment, ScenarioProcesses};
@@ -121,7 +122,7 @@ pub(crate) fn await_exits(
 }
 
 /// Returns the text of all findings of a scenario, with the last reports of each process.
-fn describe_failure(
+pub(crate) fn describe_failure(
     scenario: &Scenario,
     processes: &ScenarioProcesses,
     findings: &[String],
@@ -144,7 +145,8 @@ fn describe_failure(
     }
     let errors = processes.errors();
     let lines: Vec<&str> = errors.lines().filter(|line| !line.trim().is_empty()).collect();
-    for line in &lines[lines.len().saturating_sub(20)..] {
+    let shown = usize::try_from(numeric_setting("CHAOS_ERROR_LINES", 20)).unwrap();
+    for line in &lines[lines.len().saturating_sub(shown)..] {
         text += &format!("  err: {line}\n");
     }
     text
@@ -153,6 +155,7 @@ fn describe_failure(
 /// Returns the scenario's origin with the command that repeats it.
 fn repeat_command(origin: &str) -> String {
     let words: Vec<&str> = origin.split(' ').collect();
+    let links = if words[0] == "links" { " --links" } else { "" };
     let only = words.get(2).map_or(String::new(), |name| format!(" --only {name}"));
-    format!("{origin}; repeat with: cargo xtask chaos --seed {}{only}", words[1])
+    format!("{origin}; repeat with: cargo xtask chaos{links} --seed {}{only}", words[1])
 }
