@@ -46,8 +46,7 @@ struct LoopbackMessages {
 
 impl LoopbackMessages {
     fn new(name: &PeerName) -> Result<Self> {
-        let geometry =
-            RegionGeometry { ranks: 1, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let geometry = RegionGeometry::within_host(1, 4096, ReusePolicy::WhileCached);
         let group = host::random_nonce()?;
         let peers = vec![name.clone()];
         let domain =

@@ -352,8 +352,7 @@ mod tests {
 
     /// Joins rank 0 of two ranks, which are both in this process.
     fn first_of_two_ranks(group: Nonce) -> inproc::InprocDomain {
-        let geometry =
-            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let geometry = RegionGeometry::within_host(2, 4096, ReusePolicy::WhileCached);
         let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
         let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let names = vec![name(0), name(1)];

@@ -9,6 +9,7 @@
 //! per rank           doorbell for messages
 //! per rank           heartbeat state
 //! per pair of ranks  wake request
+//! per 64 ranks of the group  departures from other hosts
 //! ---- the memory of all arrays above is allocated when the region is created ----
 //! per pair of ranks  cursors of a ring and of a bulk ring
 //! per rank           control slots
@@ -46,6 +47,8 @@ pub const DATA_SLOT_COUNT: u64 = 4;
 pub struct RegionGeometry {
     /// The number of ranks.
     pub ranks: WorldSize,
+    /// The number of ranks of the whole group, on all hosts.
+    pub group_ranks: WorldSize,
     /// The size of one data slot in bytes, a multiple of 4096.
     pub slot_bytes: usize,
     /// The reuse policy of data slots and rings.
@@ -124,6 +127,14 @@ const SHORT_CYCLED_BYTES: usize = 1 << 10;
 #[repr(transparent)]
 pub(super) struct WakeRequest(pub(super) AtomicU64);
 
+/// The departures of 64 ranks of the group that are on other hosts, one bit each.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(super) struct DepartureWord(pub(super) AtomicU64);
+
+/// The number of ranks for which a [`DepartureWord`] has bits.
+pub(super) const DEPARTURES_PER_WORD: usize = 64;
+
 /// The byte offset of each array in a region, and the sizes that follow from the geometry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionLayout {
@@ -132,6 +143,7 @@ pub(super) struct RegionLayout {
     pub(super) message_doorbells: usize,
     pub(super) heartbeats: usize,
     pub(super) wake_requests: usize,
+    pub(super) departures: usize,
     /// The offset of the ring cursors. All arrays before this offset have their memory from the
     /// creation of the region.
     pub(super) cursors: usize,
@@ -163,6 +175,15 @@ pub(super) const ALIGN: usize = 128;
 pub(super) const PRESENCE_OFFSET: usize = size_of::<AbortRecord>().next_multiple_of(ALIGN);
 
 impl RegionGeometry {
+    /// Returns the geometry for a group of which all ranks are on one host.
+    pub const fn within_host(
+        ranks: WorldSize,
+        slot_bytes: usize,
+        reuse_policy: ReusePolicy,
+    ) -> Self {
+        Self { ranks, group_ranks: ranks, slot_bytes, reuse_policy }
+    }
+
     /// Returns the default size of a data slot for this number of ranks. For 8 ranks, the whole
     /// region has at most 8 MiB.
     pub fn default_slot_bytes(ranks: WorldSize, oversubscribed: bool, reuse: ReusePolicy) -> usize {
@@ -329,7 +350,10 @@ impl RegionGeometry {
             let message_doorbells = array(progress, size_of::<RankProgress>(), 1)?;
             let heartbeats = array(message_doorbells, DOORBELL_STRIDE, 1)?;
             let wake_requests = array(heartbeats, size_of::<HeartbeatState>(), 1)?;
-            let cursors = page(array(wake_requests, size_of::<WakeRequest>(), self.ranks)?)?;
+            let departures = array(wake_requests, size_of::<WakeRequest>(), self.ranks)?;
+            let departure_words = self.group_ranks.div_ceil(DEPARTURES_PER_WORD);
+            let departure_bytes = departure_words.checked_mul(size_of::<DepartureWord>())?;
+            let cursors = page(departures.checked_add(departure_bytes)?)?;
             let peers = self.ranks.checked_sub(1)?;
             let ctrl_slots = page(array(cursors, 4 * size_of::<RingCursor>(), peers)?)?;
             let labels = page(array(
@@ -350,6 +374,7 @@ impl RegionGeometry {
                 message_doorbells,
                 heartbeats,
                 wake_requests,
+                departures,
                 cursors,
                 ctrl_slots,
                 labels,
@@ -378,8 +403,7 @@ mod tests {
         for (ranks, bytes) in
             [(1, 256), (4, 256), (5, 128), (7, 64), (8, 32), (16, 32), (32, 16), (64, 4), (1000, 4)]
         {
-            let geometry =
-                RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+            let geometry = RegionGeometry::within_host(ranks, 4096, ReusePolicy::WhileCached);
             assert_eq!(geometry.ring_bytes(), bytes << 10, "{ranks}");
         }
     }
@@ -387,8 +411,7 @@ mod tests {
     #[test]
     fn large_bulk_ring_takes_messages_over_4_kib() {
         let longest = |ranks| {
-            RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: ReusePolicy::AfterEviction }
-                .max_ring_message()
+            RegionGeometry::within_host(ranks, 4096, ReusePolicy::AfterEviction).max_ring_message()
                 >> 10
         };
         assert_eq!([2, 3, 4, 5, 8, 32].map(longest), [1024, 4, 4, 8, 8, 4]);
@@ -411,7 +434,7 @@ mod tests {
             .concat()
         {
             let slot_bytes = RegionGeometry::default_slot_bytes(8, is_oversubscribed, reuse);
-            let geometry = RegionGeometry { ranks: 8, slot_bytes, reuse_policy: reuse };
+            let geometry = RegionGeometry::within_host(8, slot_bytes, reuse);
             let (all, at_once) = (geometry.bytes().unwrap(), geometry.initial_bytes().unwrap());
             assert!(all <= 8 << 20, "{all}");
             assert!(at_once <= 8 << 10, "{at_once}");
@@ -424,15 +447,13 @@ mod tests {
             for (reuse, lane) in
                 [(ReusePolicy::WhileCached, 256), (ReusePolicy::AfterEviction, late)]
             {
-                let geometry = RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: reuse };
+                let geometry = RegionGeometry::within_host(ranks, 4096, reuse);
                 assert_eq!(geometry.bulk_ring_bytes(), lane << 10, "{ranks}");
                 assert!(geometry.eager_bytes() * 2 <= lane << 10, "{ranks}");
                 assert!(geometry.max_ring_message() * 2 <= geometry.ring_bytes(), "{ranks}");
             }
         }
-        let pair = |reuse| {
-            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: reuse }.ring_bytes() >> 10
-        };
+        let pair = |reuse| RegionGeometry::within_host(2, 4096, reuse).ring_bytes() >> 10;
         assert_eq!((pair(ReusePolicy::WhileCached), pair(ReusePolicy::AfterEviction)), (256, 2048));
     }
 
@@ -443,7 +464,7 @@ mod tests {
             .map(|it| [(it, ReusePolicy::WhileCached), (it, ReusePolicy::AfterEviction)])
             .concat()
         {
-            let geometry = RegionGeometry { ranks: 2, slot_bytes, reuse_policy: reuse };
+            let geometry = RegionGeometry::within_host(2, slot_bytes, reuse);
             let rooms = [0, 1, 64, 129, 2048, 4095, 4096, 12_288, 32 << 10, 100_000, 196_608];
             for room in rooms.into_iter().filter(|&room| room <= slot_bytes) {
                 let places: Vec<usize> =
@@ -466,11 +487,8 @@ mod tests {
 
     #[test]
     fn an_impossible_geometry_is_an_error() {
-        let geometry = RegionGeometry {
-            ranks: usize::MAX / 2,
-            slot_bytes: 1 << 20,
-            reuse_policy: ReusePolicy::WhileCached,
-        };
+        let geometry =
+            RegionGeometry::within_host(usize::MAX / 2, 1 << 20, ReusePolicy::WhileCached);
         assert!(geometry.bytes().is_err());
     }
 }

@@ -16,7 +16,10 @@ use super::descriptor::Descriptor;
 use super::exposure::{ExposureTable, ExposureWords};
 use super::heartbeat::HeartbeatState;
 use super::labels::LabelTable;
-use super::layout::{DOORBELL_STRIDE, PAGE, PRESENCE_OFFSET, RegionLayout, WakeRequest};
+use super::layout::{
+    DEPARTURES_PER_WORD, DOORBELL_STRIDE, DepartureWord, PAGE, PRESENCE_OFFSET, RegionLayout,
+    WakeRequest,
+};
 use super::presence::RankPresence;
 use super::rank_progress::{RankProgress, RemoteWritePurpose};
 use super::ring::memory::{ByteRing, RingCursor, RingRoute};
@@ -317,6 +320,29 @@ impl Region {
         self.struct_at(self.layout.wake_requests + index * size_of::<WakeRequest>())
     }
 
+    /// Records that a rank of the group on another host has left. Returns false if this was known.
+    pub fn mark_remote_departure(&self, rank: Rank) -> bool {
+        let bit = 1 << (rank % DEPARTURES_PER_WORD);
+        let word = self.departure_word(rank / DEPARTURES_PER_WORD);
+        word.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Returns the ranks of the group on other hosts that have left, as recorded.
+    pub fn remote_departures(&self) -> impl Iterator<Item = Rank> + '_ {
+        let words = 0..self.geometry.group_ranks.div_ceil(DEPARTURES_PER_WORD);
+        words.flat_map(|number| {
+            let word = self.departure_word(number).0.load(Ordering::Acquire);
+            let bits = (0..DEPARTURES_PER_WORD).filter(move |bit| word >> bit & 1 != 0);
+            bits.map(move |bit| number * DEPARTURES_PER_WORD + bit)
+        })
+    }
+
+    fn departure_word(&self, number: usize) -> &DepartureWord {
+        let words = self.geometry.group_ranks.div_ceil(DEPARTURES_PER_WORD);
+        assert!(number < words, "word {number} of {words} words of departures");
+        self.struct_at(self.layout.departures + number * size_of::<DepartureWord>())
+    }
+
     /// Returns the presence record of a rank.
     pub fn presence(&self, rank: Rank) -> &RankPresence {
         self.struct_of(PRESENCE_OFFSET, rank)
@@ -378,6 +404,7 @@ trait SharedAtomics {}
 impl SharedAtomics for AbortRecord {}
 impl SharedAtomics for RankPresence {}
 impl SharedAtomics for WakeRequest {}
+impl SharedAtomics for DepartureWord {}
 impl SharedAtomics for Doorbell {}
 impl SharedAtomics for RankProgress {}
 impl SharedAtomics for CtrlSlot {}
@@ -393,11 +420,28 @@ mod tests {
     use crate::transport::inproc::HeapRegion;
 
     #[test]
+    fn departures_from_other_hosts_are_bits() {
+        let geometry = RegionGeometry {
+            group_ranks: 200,
+            ..RegionGeometry::within_host(2, 4096, ReusePolicy::WhileCached)
+        };
+        let heap = HeapRegion::zeroed(geometry.bytes().unwrap()).unwrap();
+        let region = Region::new(geometry, Box::new(heap)).unwrap();
+        assert_eq!(region.remote_departures().count(), 0);
+        for rank in [199, 0, 64, 63] {
+            assert!(region.mark_remote_departure(rank));
+            assert!(!region.mark_remote_departure(rank));
+        }
+        assert_eq!(region.remote_departures().collect::<Vec<_>>(), [0, 63, 64, 199]);
+        assert_eq!(region.wake_request(1, 1).0.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
     fn region_structures_do_not_overlap() {
         let all = [1, 2, 3, 8, 64]
             .map(|ranks| [(ranks, ReusePolicy::WhileCached), (ranks, ReusePolicy::AfterEviction)]);
         for (ranks, reuse) in all.concat() {
-            let geometry = RegionGeometry { ranks, slot_bytes: 8192, reuse_policy: reuse };
+            let geometry = RegionGeometry::within_host(ranks, 8192, reuse);
             let heap = HeapRegion::zeroed(geometry.bytes().unwrap()).unwrap();
             let region = Region::new(geometry, Box::new(heap)).unwrap();
             let mut spans = vec![(0, size_of::<AbortRecord>())];

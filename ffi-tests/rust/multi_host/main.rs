@@ -7,6 +7,7 @@
 mod collectives;
 mod containers;
 mod deaths;
+mod departures;
 mod encrypted;
 mod failures;
 mod garbage_connections;

@@ -330,7 +330,9 @@ impl NativeGroupPlan {
     }
 
     fn geometry_of(&self, members: &[Rank], reuse_policy: ReusePolicy) -> RegionGeometry {
-        RegionGeometry { ranks: members.len(), slot_bytes: self.slot_bytes, reuse_policy }
+        let group_ranks = self.nodes.rank_count();
+        let slot_bytes = self.slot_bytes;
+        RegionGeometry { ranks: members.len(), group_ranks, slot_bytes, reuse_policy }
     }
 
     /// Joins the shared region of the node with the other ranks of the node. `segment` is the

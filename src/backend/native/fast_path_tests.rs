@@ -59,8 +59,7 @@ fn rank_pair(is_oversubscribed: bool) -> [FastPathRank; 2] {
     let nodes = NodeMap::by_label(&[0, 0]);
     [0, 1].map(|rank| {
         let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
-        let geometry =
-            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let geometry = RegionGeometry::within_host(2, 4096, ReusePolicy::WhileCached);
         let wait_policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed };
         let peers = vec![name(0), name(1)];
         let domain = InprocDomain::join(Nonce(group.0), 0, rank, peers, geometry, wait_policy);

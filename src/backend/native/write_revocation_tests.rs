@@ -28,8 +28,7 @@ pub(super) fn domains() -> [InprocDomain; 2] {
     let group: GroupId = this_process::random_nonce().unwrap();
     [0, 1].map(|rank| {
         let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
-        let geometry =
-            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let geometry = RegionGeometry::within_host(2, 4096, ReusePolicy::WhileCached);
         let wait_policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         InprocDomain::join(Nonce(group.0), 0, rank, vec![name(0), name(1)], geometry, wait_policy)
             .unwrap()

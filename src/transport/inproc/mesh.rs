@@ -352,8 +352,7 @@ mod tests {
 
     /// Joins as a rank that is alone on its node.
     fn join(group: GroupId, rank: Rank, ranks: WorldSize) -> InprocMesh {
-        let geometry =
-            RegionGeometry { ranks: 1, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let geometry = RegionGeometry::within_host(1, 4096, ReusePolicy::WhileCached);
         let domain =
             InprocDomain::join(group, rank, 0, vec![name(rank)], geometry, WAIT_POLICY).unwrap();
         InprocMesh::join(group, rank, (0..ranks).map(name).collect(), Arc::new(domain), WAIT_POLICY)

@@ -65,8 +65,7 @@ mod tests {
 
     #[test]
     fn total_held_bytes_stay_within_the_limit() {
-        let memory =
-            RegionGeometry { ranks: 8, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let memory = RegionGeometry::within_host(8, 4096, ReusePolicy::WhileCached);
         for size in [1, 2, 31, 32, 33, 1000, 65_536] {
             let limits = MatchingLimits::new(size, Some(memory));
             assert!(limits.held_bytes * size <= MAX_HELD_BYTES, "{size}");

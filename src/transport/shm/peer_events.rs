@@ -146,8 +146,7 @@ mod tests {
             nonce: host::random_nonce().unwrap(),
         };
         let members: Vec<_> = ranks.iter().map(member).collect();
-        let geometry =
-            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let geometry = RegionGeometry::within_host(2, 4096, ReusePolicy::WhileCached);
         let deadline = Deadline::after_ms(30_000);
         std::thread::scope(|scope| {
             let join = |(me, rank): (Rank, Arc<NeighbourMember>)| {

@@ -19,8 +19,7 @@ use std::sync::Arc;
 const CHILD_TEST: &str = "transport::shm::segment_setup_tests::child_member_that_does_not_answer";
 const GROUP: &str = "DIST_TEST_GROUP";
 const FIRST_PROCESS: &str = "DIST_TEST_PROCESS";
-const GEOMETRY: RegionGeometry =
-    RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+const GEOMETRY: RegionGeometry = RegionGeometry::within_host(2, 4096, ReusePolicy::WhileCached);
 
 /// The second of two members, in its own process. It reports when the segment has arrived, ends
 /// its registration if the test lets it continue, and never maps the segment.

@@ -117,23 +117,33 @@ impl LinkUser for TcpMeshShared {
     }
 
     fn on_control_end(&self, key: &LinkKey, link: Option<u64>, end: &LinkEnd) {
-        for channel in self.open_control_channels().filter(|channel| channel.link.key == *key) {
-            if channel.uses_link(link) {
+        for channel in self.open_control_channels() {
+            if channel.link.key == *key && channel.uses_link(link) {
                 self.on_link_end(channel.leader, end);
-                self.report_leader_death(channel, end);
+                self.report_leader_death(&channel, end);
             }
         }
     }
 
     fn on_control(&self, from: Rank, link: u64, bytes: &[u8]) {
         let node = self.members[from].node;
-        // A rank that is not a leader sends no control frames.
-        let Some(channel) = self.control_channel(node).filter(|it| it.leader == from) else {
-            return;
-        };
         match ControlFrame::decode(bytes, self.rank_count()) {
             Ok(Some((frame, len))) if len == bytes.len() => {
-                self.handle_control(frame, channel, link)
+                let mut channel = self.control_channel(node);
+                // The former leader has left; its own report may arrive later.
+                let is_successor = channel.as_ref().is_none_or(|it| it.leader < from);
+                if matches!(frame, ControlFrame::Joined)
+                    && is_successor
+                    && self.is_leader()
+                    && self.has_joined()
+                {
+                    self.follow_leader(node, from);
+                    channel = self.control_channel(node);
+                }
+                // A rank that is not a leader sends no control frames.
+                if let Some(channel) = channel.filter(|it| it.leader == from) {
+                    self.handle_control(frame, &channel, link);
+                }
             }
             Ok(_) => self.fail_all_nodes(&self.died_error(from, "it sent an incomplete frame")),
             Err(what) => {
@@ -144,6 +154,7 @@ impl LinkUser for TcpMeshShared {
 
     fn on_unreachable(&self, to: Rank, channel: Channel, error: Error) {
         let is_joining = channel == Channel::PointToPoint
+            && !self.has_joined()
             && self.control_channel(self.members[to].node).is_some_and(|it| !it.is_established());
         if is_joining {
             lock(&self.connect_error).get_or_insert(error);
@@ -183,16 +194,6 @@ impl LinkUser for TcpMeshShared {
 }
 
 impl TcpMeshShared {
-    /// Returns the control channel to the leader of a node.
-    pub(super) fn control_channel(&self, node: usize) -> Option<&LeaderChannel> {
-        self.control_channels.get()?.get(node)?.as_ref()
-    }
-
-    /// Returns the control channels to all other leaders; empty on a rank that is not a leader.
-    pub(super) fn open_control_channels(&self) -> impl Iterator<Item = &LeaderChannel> {
-        self.control_channels.get().into_iter().flatten().flatten()
-    }
-
     /// Fails the group without a grace period if the control link of another leader broke. No other
     /// rank can report the death of this leader.
     fn report_leader_death(&self, channel: &LeaderChannel, end: &LinkEnd) {
@@ -212,7 +213,7 @@ impl TcpMeshShared {
             }
             ControlFrame::Goodbye => channel.mark_finished(),
             ControlFrame::Abort(error) => self.fail_this_node(&error),
-            ControlFrame::Left(rank) => self.mark_reported_left(rank),
+            ControlFrame::Left(rank) => self.record_remote_departure(rank),
             ControlFrame::AskActivity(rank) => self.answer_activity_query(rank, channel),
             ControlFrame::Activity(rank, text) => self.store_activity_answer(rank, text),
             ControlFrame::AskLabels(rank, sequence) => {

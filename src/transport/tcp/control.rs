@@ -3,7 +3,8 @@
 //! answers. The frames travel on the message links of the leaders' processes
 //! ([`outgoing_link`](super::outgoing_link)), which the service thread reads.
 //!
-//! The leaders join when the group is created. A leader that leaves sends a goodbye frame. If a
+//! The leaders join when the group is created, or when they succeed another leader
+//! ([`leadership`](super::leadership)). A leader that leaves sends a goodbye frame. If a
 //! link breaks before that, the leader has died. The system closes the sockets of a process that
 //! dies, and sends the end of a connection again until the other host has received it. There are
 //! two cases in which no end arrives: the host of the leader has failed as a whole, or the leader
@@ -124,6 +125,7 @@ impl LeaderChannel {
     pub(super) fn close(&self, links: &LinkTable) {
         self.send(&ControlFrame::Left(self.ranks.from));
         self.send(&ControlFrame::Goodbye);
-        links.release(&self.link);
+        // A leader may leave before the link to a new leader is connected.
+        links.release_after(&self.link, true);
     }
 }

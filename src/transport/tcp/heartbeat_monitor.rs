@@ -51,7 +51,8 @@ impl AlarmHandler for NodeHeartbeat {
         };
         let mut monitor = lock(&self.monitor);
         let interval = self.timing.interval();
-        shared.open_control_channels().for_each(|channel| channel.send_heartbeat(interval));
+        let channels = shared.open_control_channels();
+        channels.iter().for_each(|channel| channel.send_heartbeat(interval));
         let silent = monitor.check_peers(Instant::now(), receive_count);
         let due = monitor.next_check();
         drop(monitor);
@@ -66,7 +67,9 @@ impl AlarmHandler for NodeHeartbeat {
 
 /// Returns the error for nodes whose leaders sent no frame within the limit.
 fn silence_error(shared: &TcpMeshShared, silent: &[(usize, Duration)]) -> Error {
-    let leader = |node: usize| -> Rank { shared.leaders[node] };
+    let leader = |node: usize| -> Rank {
+        shared.control_channel(node).map_or(shared.leaders[node], |channel| channel.leader)
+    };
     let describe = |&(node, silence): &(usize, Duration)| {
         let name = shared.name(leader(node));
         format!(

@@ -171,7 +171,8 @@ impl IncomingLink {
         }
         let owner = self.owner.upgrade();
         let is_break = |cause: &std::io::Error| {
-            LinkEnd::is_break(cause) && owner.as_ref().is_some_and(|owner| owner.replaces_links())
+            LinkEnd::is_break(cause)
+                && owner.as_ref().is_some_and(|owner| owner.replaces_links(key.own))
         };
         let has_broken = matches!(&stop, ReadStop::Ended(Some(cause)) if is_break(cause));
         let users = match &stop {

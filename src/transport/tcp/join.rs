@@ -3,7 +3,7 @@
 //! of each node) to each other. Streams connect later, at their first use.
 
 use super::advert::{AddressAdvert, RailAddress};
-use super::control::LeaderChannel;
+
 use super::endpoint::{PollScratch, TcpMesh};
 use super::heartbeat_monitor;
 use super::hello::ConnectionPurpose;
@@ -230,15 +230,14 @@ impl TcpListening {
             registry: self.registry,
             poll_scratch: Mutex::new(PollScratch::default()),
         };
-        if shared.is_leader {
+        if shared.is_leader() {
             if let Some(timing) = join_config.vitals.timing {
                 heartbeat_monitor::start(&shared, timing)?;
             }
-            open_control_channels(&shared, join_config, &leaders);
+            open_control_channels(&shared, &leaders);
             await_leaders(&shared, join_config, cancelled)?;
-            // Send the updates of this node from before the connections existed.
-            shared.forward_updates();
         }
+        shared.finish_join();
         Ok(mesh)
     }
 }
@@ -263,7 +262,7 @@ fn new_shared(
     let ranks = join_config.members.len();
     let wanted_lanes = join_config.members.first().map_or(1, |first| first.advert.lanes);
     let lanes = wanted_lanes.clamp(1, u8::try_from(MAX_COLLECTIVE_STREAMS).unwrap_or(1));
-    let is_leader = leaders.contains(&join_config.me);
+    let is_leader = AtomicBool::new(leaders.contains(&join_config.me));
     let messages = MessageStreams::new(Arc::clone(links))?;
     let slots = ranks * (usize::from(lanes) + 1);
     Ok(Arc::new_cyclic(|weak| TcpMeshShared {
@@ -286,10 +285,12 @@ fn new_shared(
         heartbeat_alarm: OnceLock::new(),
         activity_answers: Mutex::default(),
         label_query: Mutex::default(),
-        control_channels: OnceLock::new(),
+        control_channels: Mutex::default(),
         connect_error: Mutex::default(),
         doorbell: Doorbell::default(),
         is_leader,
+        has_joined: AtomicBool::new(false),
+        timing: join_config.vitals.timing,
         is_failure_forwarded: AtomicBool::new(false),
         is_failure_reported: AtomicBool::new(false),
         reported_left: Mutex::new(vec![false; domain.size()]),
@@ -302,18 +303,11 @@ fn new_shared(
 }
 
 /// Opens the control channels of this leader to all other leaders.
-fn open_control_channels(
-    shared: &TcpMeshShared,
-    join_config: &TcpJoinConfig<'_>,
-    leaders: &[Rank],
-) {
-    let open = |&leader: &Rank| {
-        let link = shared.links.acquire(shared.link_key(leader, Channel::PointToPoint));
-        LeaderChannel::new(shared.ranks_to(leader), link, join_config.vitals.timing)
-    };
-    let channels = leaders.iter().map(|leader| (*leader != shared.me).then(|| open(leader)));
-    let frames = shared.control_channels.set(channels.collect());
-    debug_assert!(frames.is_ok(), "the channels are opened once");
+fn open_control_channels(shared: &TcpMeshShared, leaders: &[Rank]) {
+    *lock(&shared.control_channels) = leaders.iter().map(|_| None).collect();
+    for (node, &leader) in leaders.iter().enumerate().filter(|(_, leader)| **leader != shared.me) {
+        shared.open_control_channel(node, leader);
+    }
     // Frames that came before have waited in the table.
     shared.links.accept_control((shared.group, shared.me));
 }
@@ -336,7 +330,7 @@ fn await_leaders(
         }
         let slice = join_config.deadline.capped(CANCEL_CHECK_INTERVAL);
         let all_joined =
-            || shared.open_control_channels().all(LeaderChannel::is_established).then_some(());
+            || shared.open_control_channels().iter().all(|it| it.is_established()).then_some(());
         match wait_until(&shared.doorbell, WaitPolicy::SLEEP_SOON, &slice, abort_reason, all_joined)
         {
             Ok(()) => return Ok(()),
@@ -351,8 +345,8 @@ fn await_leaders(
 }
 
 fn timeout_error(shared: &TcpMeshShared, join_config: &TcpJoinConfig<'_>) -> Error {
-    let missing: Vec<&LeaderChannel> =
-        shared.open_control_channels().filter(|channel| !channel.is_established()).collect();
+    let mut missing = shared.open_control_channels();
+    missing.retain(|channel| !channel.is_established());
     let names: Vec<_> =
         missing.iter().map(|channel| shared.name(channel.leader).to_string()).collect();
     let causes: Vec<_> =

@@ -70,13 +70,14 @@ impl LinkEvents {
         }
     }
 
-    /// Removes and returns the departures.
-    pub(super) fn take_departures(&self) -> Vec<LinkEvent> {
+    /// Removes and returns the departures and the control frames, which may report departures.
+    pub(super) fn take_reports(&self) -> Vec<LinkEvent> {
+        let is_report =
+            |event: &LinkEvent| matches!(event, LinkEvent::Left { .. } | LinkEvent::Control { .. });
         let mut queue = lock(&self.queue);
-        let (left, others): (VecDeque<_>, VecDeque<_>) =
-            queue.drain(..).partition(|event| matches!(event, LinkEvent::Left { .. }));
+        let (reports, others): (VecDeque<_>, VecDeque<_>) = queue.drain(..).partition(is_report);
         *queue = others;
-        left.into()
+        reports.into()
     }
 
     /// Removes and returns the oldest event.

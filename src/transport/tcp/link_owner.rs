@@ -42,8 +42,8 @@ pub(super) trait LinkOwner: Send + Sync + Debug {
     /// Tells a rank, on an existing link, that a rank has left its group, if it has.
     fn answer_query(&self, key: &LinkKey, ranks: &ChannelRanks);
 
-    /// Returns true if links whose connections break are continued on new connections.
-    fn replaces_links(&self) -> bool;
+    /// Returns true if a link of this process whose connection breaks is continued on a new one.
+    fn replaces_links(&self, own: Nonce) -> bool;
 
     /// Adds an event for the service thread.
     fn push_event(&self, event: LinkEvent);

@@ -65,8 +65,8 @@ impl LinkOwner for LinkTable {
         self.events.push(LinkEvent::Ended { key: *key, number: None, end, users });
     }
 
-    fn replaces_links(&self) -> bool {
-        !self.retry_time().is_zero()
+    fn replaces_links(&self, own: Nonce) -> bool {
+        !self.retry_time(own).is_zero()
     }
 
     fn send_grant(&self, key: &LinkKey, grant: DueGrant) {

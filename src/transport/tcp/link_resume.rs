@@ -60,7 +60,7 @@ impl LinkTable {
         state.suspended.insert(*key, Arc::clone(&suspended));
         let users = state.all_users();
         drop(state);
-        let retry_time = self.retry_time();
+        let retry_time = self.retry_time(key.own);
         if let Err(error) = suspended.start(retry_time) {
             crate::log!(LogLevel::Error, "waiting for a new connection: {error}");
             return self.give_up(key, number, true);

@@ -47,7 +47,7 @@ use crate::wait::service::{self, Alarm, DescriptorHandler, DescriptorWatch, Watc
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -71,8 +71,11 @@ pub(super) struct LinkTable {
     pub(super) events: LinkEvents,
     /// The idle time after which the system probes a link.
     keep_alive: Duration,
-    /// The time within which a broken connection must be replaced, in milliseconds.
-    retry_ms: AtomicU64,
+    /// The time within which a broken connection must be replaced.
+    retry_time: Duration,
+    /// Other such times, for the links of single processes in tests.
+    #[cfg(test)]
+    test_retry_times: Mutex<HashMap<Nonce, Duration>>,
     pub(super) watchdog: OnceLock<Alarm>,
     pub(super) weak: Weak<Self>,
 }
@@ -120,7 +123,9 @@ impl LinkTable {
             end_poller,
             events: LinkEvents::default(),
             keep_alive: Duration::from_millis(keep_alive_ms),
-            retry_ms: AtomicU64::new(retry_ms),
+            retry_time: Duration::from_millis(retry_ms),
+            #[cfg(test)]
+            test_retry_times: Mutex::default(),
             watchdog: OnceLock::new(),
             weak: weak.clone(),
         });
@@ -133,10 +138,16 @@ impl LinkTable {
         Ok(table)
     }
 
-    /// Returns the time within which a broken connection must be replaced. If it is 0, the end of a
-    /// connection is the death of the other process.
-    pub(super) fn retry_time(&self) -> Duration {
-        Duration::from_millis(self.retry_ms.load(Ordering::Relaxed))
+    /// Returns the time within which a broken connection of a link must be replaced. If it is 0,
+    /// the end of a connection is the death of the other process. Only in tests, the time depends
+    /// on the process.
+    pub(super) fn retry_time(&self, own: Nonce) -> Duration {
+        #[cfg(test)]
+        if let Some(&time) = lock(&self.test_retry_times).get(&own) {
+            return time;
+        }
+        let _ = own;
+        self.retry_time
     }
 
     /// Returns all outgoing links, also links that are being closed.
@@ -146,10 +157,10 @@ impl LinkTable {
         state.outgoing.values().chain(&state.closing).cloned().collect()
     }
 
-    /// Sets the time for links that are created later.
+    /// Sets the time for links of a process that are created later.
     #[cfg(test)]
-    pub(super) fn set_retry_time(&self, time: Duration) {
-        self.retry_ms.store(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
+    pub(super) fn set_retry_time(&self, own: Nonce, time: Duration) {
+        lock(&self.test_retry_times).insert(own, time);
     }
 
     /// Returns the link from another process, if there is one.
@@ -167,7 +178,7 @@ impl LinkTable {
         let mut state = lock(&self.state);
         let entry = state.outgoing.entry(key);
         let link = Arc::clone(entry.or_insert_with(|| {
-            OutgoingLink::new(key, (self.keep_alive, self.retry_time()), self.weak.clone())
+            OutgoingLink::new(key, (self.keep_alive, self.retry_time(key.own)), self.weak.clone())
         }));
         link.users.fetch_add(1, Ordering::Relaxed);
         if state.outgoing.len() == 1 {
@@ -317,10 +328,10 @@ impl LinkTable {
         let others: Vec<_> = state.incoming.values().filter(is_from_peer).cloned().collect();
         drop(state);
         let leaders = self.leaders_on(key);
-        // The notice that a rank has left may have arrived on another link. It is handled before
+        // The report that a rank has left may have arrived on another link. It is handled before
         // the end.
         others.iter().for_each(|link| link.drain());
-        self.handle_departures();
+        self.handle_reports();
         users.iter().for_each(|(user, peer)| user.on_link_end(*peer, end));
         leaders.iter().for_each(|user| user.on_control_end(key, number, end));
     }
@@ -335,11 +346,17 @@ impl LinkTable {
         keys.filter_map(|key| state.users.get(key)?.upgrade()).collect()
     }
 
-    /// Handles the departures among the events that wait.
-    fn handle_departures(&self) {
-        for event in self.events.take_departures() {
-            if let LinkEvent::Left { key, ranks, reason } = event {
-                self.handle_departure(&key, &ranks, reason);
+    /// Handles the departures and the control frames among the events that wait.
+    fn handle_reports(&self) {
+        for event in self.events.take_reports() {
+            match event {
+                LinkEvent::Left { key, ranks, reason } => {
+                    self.handle_departure(&key, &ranks, reason);
+                }
+                LinkEvent::Control { key, number, ranks, bytes } => {
+                    self.deliver_control(&key, number, &ranks, bytes);
+                }
+                _ => {}
             }
         }
     }

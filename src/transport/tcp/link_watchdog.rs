@@ -6,7 +6,6 @@
 //! receiver that does not read causes no such repetition. A new connection is also replaced, if
 //! the other end does not name its position on it in this time.
 
-use super::link_owner::LinkOwner as _;
 use super::link_table::LinkTable;
 use super::outgoing_channel::{Connection, Stall};
 use super::outgoing_link::OutgoingLink;
@@ -39,9 +38,7 @@ impl LinkTable {
 
     /// Starts the watchdog, which runs while there are outgoing links.
     pub(super) fn start_watchdog(&self) {
-        if self.replaces_links()
-            && let Some(alarm) = self.watchdog.get()
-        {
+        if let Some(alarm) = self.watchdog.get() {
             alarm.set(Some(Instant::now() + INTERVAL));
         }
     }
@@ -61,6 +58,9 @@ impl AlarmHandler for Watchdog {
 impl OutgoingLink {
     /// Breaks the connection off if it has carried no data for some time, so that it is replaced.
     fn check_progress(&self, now: Instant) {
+        if self.retry_time.is_zero() {
+            return;
+        }
         let mut state = lock(&self.state);
         let stream = match &state.connection {
             Connection::Open(stream) => stream,

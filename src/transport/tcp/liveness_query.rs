@@ -33,7 +33,7 @@ impl TcpMeshShared {
     pub(super) fn query_activity(&self, ranks: &[Rank]) -> Vec<Option<String>> {
         let remote: Vec<Rank> =
             ranks.iter().copied().filter(|&rank| self.domain_rank(rank).is_none()).collect();
-        if self.is_leader {
+        if self.is_leader() {
             lock(&self.activity_answers).extend(remote.iter().map(|&rank| (rank, None)));
             for &rank in &remote {
                 if let Some(channel) = self.control_channel(self.members[rank].node) {
@@ -48,7 +48,7 @@ impl TcpMeshShared {
         let mut local_answers = self.domain.query_activities(&local_ranks).into_iter();
         if !remote.is_empty() {
             let all_answered = || {
-                (self.is_leader && lock(&self.activity_answers).values().all(Option::is_some))
+                (self.is_leader() && lock(&self.activity_answers).values().all(Option::is_some))
                     .then_some(())
             };
             // The outcome of the wait does not matter: the answers that have arrived are used.
@@ -63,7 +63,7 @@ impl TcpMeshShared {
         let mut answers = std::mem::take(&mut *lock(&self.activity_answers));
         let answer = |&rank: &Rank| match self.domain_rank(rank) {
             Some(_) => local_answers.next().flatten(),
-            None if self.is_leader => answers.remove(&rank).flatten(),
+            None if self.is_leader() => answers.remove(&rank).flatten(),
             // A rank that is not a leader sends no query.
             None => Some(String::new()),
         };

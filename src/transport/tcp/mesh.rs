@@ -39,7 +39,7 @@ use crate::base::label::Label;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::security::LinkSecurity;
-use crate::transport::{Channel, DoorbellListener, PeerName, SharedDomain};
+use crate::transport::{Channel, DoorbellListener, HeartbeatTiming, PeerName, SharedDomain};
 use crate::wait::WaitPolicy;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::service::Alarm;
@@ -87,7 +87,7 @@ pub(super) struct TcpMeshShared {
     pub(super) me: Rank,
     pub(super) security: LinkSecurity,
     pub(super) members: Vec<TcpMember>,
-    /// The node leaders: the first rank of each node.
+    /// The node leaders at first: the first rank of each node.
     pub(super) leaders: Vec<Rank>,
     pub(super) lanes: u8,
     pub(super) wait_policy: WaitPolicy,
@@ -113,13 +113,17 @@ pub(super) struct TcpMeshShared {
     /// The current query for the labels of an operation, and the answer.
     pub(super) label_query: Mutex<Option<LabelQuery>>,
     /// The channels to the other leaders, indexed by node; empty on a rank that is not a leader.
-    pub(super) control_channels: OnceLock<Vec<Option<LeaderChannel>>>,
+    pub(super) control_channels: Mutex<Vec<Option<Arc<LeaderChannel>>>>,
     /// The first error of a connection attempt to another leader.
     pub(super) connect_error: Mutex<Option<Error>>,
     /// The doorbell of a caller that waits for a control connection or for an answer. It is
     /// notified when a control connection is added or fails, and when an answer arrives.
     pub(super) doorbell: Doorbell,
-    pub(super) is_leader: bool,
+    pub(super) is_leader: AtomicBool,
+    /// Whether this rank has joined, so that leaders may change.
+    pub(super) has_joined: AtomicBool,
+    /// The timing of heartbeats between the nodes; `None` if there are none.
+    pub(super) timing: Option<HeartbeatTiming>,
     /// Whether the failure of the group is known to all nodes, or is being sent to them.
     pub(super) is_failure_forwarded: AtomicBool,
     /// Whether the progress handler was woken because of the failure.
@@ -254,10 +258,19 @@ impl TcpMeshShared {
                 .any(|(local, &reported)| !reported && self.domain.has_left(local))
     }
 
-    /// Sends the new updates to the other leaders. Called on the service thread.
+    /// Makes the service thread follow changes of leaders, and send new updates.
+    pub(super) fn wake_forward_task(&self) {
+        self.forward_task.get().iter().for_each(|task| task.wake());
+    }
+
+    /// Follows changes of leaders, and sends the new updates to the other leaders. Called on the
+    /// service thread.
     pub(super) fn forward_updates(&self) {
         let passing = lock(&self.forwarding);
-        self.send_updates();
+        self.update_leaders();
+        if self.is_leader() {
+            self.send_updates();
+        }
         drop(passing);
     }
 
@@ -265,10 +278,11 @@ impl TcpMeshShared {
     /// updates, waits for that thread first.
     pub(super) fn close_control_channels(&self) {
         let passing = lock(&self.forwarding);
-        if self.is_leader {
+        if self.is_leader() {
             self.send_updates();
         }
-        self.open_control_channels().for_each(|channel| channel.close(&self.links));
+        let channels = std::mem::take(&mut *lock(&self.control_channels));
+        channels.iter().flatten().for_each(|channel| channel.close(&self.links));
         drop(passing);
     }
 
@@ -277,8 +291,9 @@ impl TcpMeshShared {
         // close the connections.
         let mut reported = lock(&self.reported_left);
         let frames = self.collect_updates(&mut reported);
-        self.open_control_channels()
-            .for_each(|channel| frames.iter().for_each(|frame| channel.send(frame)));
+        for channel in self.open_control_channels() {
+            frames.iter().for_each(|frame| channel.send(frame));
+        }
     }
 
     /// Returns the updates that the other leaders do not have yet, as frames, and marks them as
@@ -342,11 +357,9 @@ impl DoorbellListener for TcpMeshShared {
             self.messages.wake_progress();
             self.doorbell.notify();
         }
-        if self.is_leader
-            && self.has_unforwarded_updates()
-            && let Some(news) = self.forward_task.get()
-        {
-            news.wake();
+        let has_updates = self.is_leader() && self.has_unforwarded_updates();
+        if has_updates || self.has_leader_news() {
+            self.wake_forward_task();
         }
     }
 }

@@ -25,6 +25,7 @@
 //!   the peers whose point-to-point messages can make progress.
 //! * Control: [`control`] has the channels between the node leaders. They carry
 //!   [`control_frame`]s, for example the report that a rank has left or that the group has failed.
+//!   [`leadership`] chooses the leaders: a leader that leaves has a successor.
 //!   [`heartbeat_monitor`] detects a leader that is silent, and [`liveness_query`] asks other nodes
 //!   for the activity of their ranks.
 //! * [`connection_handlers`] handles new links, and what happens on links.
@@ -55,6 +56,7 @@ mod incoming_link;
 mod interface;
 mod join;
 mod kept_bytes;
+mod leadership;
 mod link_events;
 mod link_frame;
 mod link_hold;

@@ -178,6 +178,7 @@ impl TcpMeshShared {
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.peer_states[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
             let reason = "one of its connections ended, but its other connections did not";
+            self.wake_forward_task();
             self.schedule_event(DEPARTURE_GRACE, DelayedPeerEvent::Departure(peer));
             self.schedule_event(
                 LEAVE_TIMEOUT,
@@ -188,10 +189,16 @@ impl TcpMeshShared {
         }
     }
 
+    /// Returns true if the peer's node has reported that the peer left in order.
+    pub(super) fn is_reported_left(&self, peer: Rank) -> bool {
+        self.peer_state(peer) == REPORTED_LEFT
+    }
+
     /// Records that the peer's node has reported that the peer left in order.
     pub(super) fn mark_reported_left(&self, peer: Rank) {
         let before = self.peer_states[peer].fetch_max(REPORTED_LEFT, Ordering::AcqRel);
         if before != REPORTED_LEFT {
+            self.wake_forward_task();
             self.wake.wake();
             self.messages.notify_peer(peer);
         }

@@ -56,7 +56,7 @@ impl FuzzPeer {
         let name = |rank| PeerName::new(rank, host::pid(), "here".into());
         let ranks = if rings.is_some() { 2 } else { 1 };
         let reuse = rings.unwrap_or(ReusePolicy::WhileCached);
-        let geometry = RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: reuse };
+        let geometry = RegionGeometry::within_host(ranks, 4096, reuse);
         let join = |rank: Rank| {
             let peers = (0..ranks).map(name).collect();
             InprocDomain::join(group, usize::MAX, rank, peers, geometry, WaitPolicy::SLEEP_SOON)

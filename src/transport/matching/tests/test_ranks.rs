@@ -56,7 +56,7 @@ pub(super) fn peer_name(rank: Rank) -> PeerName {
 }
 
 pub(super) fn test_geometry(ranks: WorldSize) -> RegionGeometry {
-    RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached }
+    RegionGeometry::within_host(ranks, 4096, ReusePolicy::WhileCached)
 }
 
 /// Creates the ranks of a new group.

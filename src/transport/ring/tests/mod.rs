@@ -19,7 +19,7 @@ fn region_with_reuse(reuse: ReusePolicy) -> Region {
 }
 
 fn region_of_ranks(ranks: usize, reuse: ReusePolicy) -> Region {
-    let geometry = RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: reuse };
+    let geometry = RegionGeometry::within_host(ranks, 4096, reuse);
     let heap = HeapRegion::zeroed(geometry.bytes().unwrap()).unwrap();
     Region::new(geometry, Box::new(heap)).unwrap()
 }

@@ -118,7 +118,10 @@ fn with_relay<T>(
             relay(&client, server, action, &seen);
         });
         let meshes = secured_meshes(vec![first, second], &[0, 0], security);
-        meshes[0].shared.links.set_retry_time(retry_time);
+        for mesh in &meshes {
+            let own = mesh.shared.members[mesh.shared.me].process;
+            mesh.shared.links.set_retry_time(own, retry_time);
+        }
         let result = use_meshes(&meshes[0], &meshes[1]);
         drop(meshes);
         relay.join().unwrap();
@@ -193,8 +196,9 @@ fn cut_stream_is_a_death_and_not_a_departure() {
     for end in [HANDSHAKE_BYTES, all - 1] {
         let (got, error) = receive_through(RelayAction::EndAfter(end), Duration::ZERO);
         assert_eq!(got, b"");
-        assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)), "{error}");
         // Rank 1 may have noticed the cut of its direction first, and failed the group.
+        assert_eq!(error.kind(), ErrorKind::PeerFailed, "{error}");
+        assert!(error.culprit().is_some(), "{error}");
         let reasons = ["was cut", "connection broke"];
         assert!(error.message().contains("died"), "{error}");
         assert!(reasons.iter().any(|reason| error.message().contains(reason)), "{error}");

@@ -31,6 +31,7 @@ fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
 fn mute(mesh: &TcpMesh) {
     mesh.shared
         .open_control_channels()
+        .iter()
         .for_each(|channel| channel.is_muted.store(true, Ordering::Release));
 }
 

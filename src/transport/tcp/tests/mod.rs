@@ -89,6 +89,7 @@ fn domain(group: GroupId, nodes: &[usize], me: Rank) -> Arc<dyn SharedDomain> {
     let local = on_node.iter().position(|&rank| rank == me).unwrap();
     let geometry = RegionGeometry {
         ranks: on_node.len(),
+        group_ranks: nodes.len(),
         slot_bytes: 4096,
         reuse_policy: ReusePolicy::WhileCached,
     };
