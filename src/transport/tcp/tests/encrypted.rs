@@ -165,10 +165,10 @@ fn receive_through(action: RelayAction, retry_time: Duration) -> (Vec<u8>, Error
         let began = Instant::now();
         while error.is_none() {
             match first.try_receive(1, STREAM, Dst::from(&mut byte[..])) {
+                Ok(0) => error = first.failure(),
                 Ok(count) => got.extend(&byte[..count]),
                 Err(cause) => error = Some(cause),
             }
-            error = error.or_else(|| first.failure());
             assert!(began.elapsed() < TEST_TIMEOUT, "{action:?}: no error");
         }
         (got, error.unwrap())
