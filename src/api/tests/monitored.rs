@@ -3,6 +3,7 @@
 use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::collective::barrier_messages::{BarrierFailure, BarrierNotice};
+use crate::api::collective::prepared_call::PreparedCall;
 use crate::transport::LARGEST_TAG;
 use std::sync::Barrier;
 use std::time::Duration;
@@ -60,6 +61,14 @@ fn missing_ranks_are_reported_to_all_ranks() {
     }
 }
 
+/// Issues a call, and waits for its end.
+fn finish(call: Result<PreparedCall>) {
+    let call = call.unwrap();
+    let work = Arc::clone(call.work());
+    call.issue().unwrap();
+    assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
+}
+
 #[test]
 fn late_rank_0_finds_that_the_others_gave_up() {
     for transport in TRANSPORTS {
@@ -67,6 +76,11 @@ fn late_rank_0_finds_that_the_others_gave_up() {
         run(transport, 3, |group| {
             if group.rank() == 0 {
                 failed.wait();
+                // These messages follow the notices of the others.
+                for peer in [1, 2] {
+                    let options = CallOptions::default();
+                    finish(group.receive(Dst::empty(), DataType::U8, Some(peer), Some(5), options));
+                }
                 let (_, missing, text) = failure_of(group.monitored_barrier(LONG_TIME, true));
                 assert_eq!(missing, [1, 2], "{transport}: {text}");
                 assert!(text.contains("gave up"), "{text}");
@@ -75,6 +89,7 @@ fn late_rank_0_finds_that_the_others_gave_up() {
                 assert_eq!((kind, missing), (ErrorKind::Timeout, vec![0]), "{transport}: {text}");
                 assert!(text.contains("rank 0 (pid "), "{text}");
                 failed.wait();
+                finish(group.send(Src::empty(), DataType::U8, 0, 5, CallOptions::default()));
             }
             assert!(group.monitored_barrier(LONG_TIME, true).is_ok());
         });
