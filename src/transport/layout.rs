@@ -175,7 +175,7 @@ pub(super) const ALIGN: usize = 128;
 pub(super) const PRESENCE_OFFSET: usize = size_of::<AbortRecord>().next_multiple_of(ALIGN);
 
 impl RegionGeometry {
-    /// Returns the geometry for a group of which all ranks are on one host.
+    /// Returns the geometry for a group on one host.
     pub const fn within_host(
         ranks: WorldSize,
         slot_bytes: usize,
