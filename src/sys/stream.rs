@@ -14,6 +14,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The limit of [`SocketStream::receive_blocking`].
@@ -32,12 +33,14 @@ pub struct SocketStream {
     /// The addresses of a TCP connection. The system forgets that of the other end when the
     /// connection breaks.
     ends: Option<ConnectionEnds>,
+    was_reset: AtomicBool,
 }
 
 impl SocketStream {
     fn new(fd: OwnedFd) -> Self {
         let _fork_closed = ForkClosed::list(fd.as_fd());
-        Self { _fork_closed, fd, encryption: OnceLock::new(), ends: None }
+        let was_reset = AtomicBool::new(false);
+        Self { _fork_closed, fd, encryption: OnceLock::new(), ends: None, was_reset }
     }
 
     fn of_tcp(stream: TcpStream) -> Self {
@@ -155,7 +158,7 @@ impl SocketStream {
         // SAFETY: the call reads the parts. Each part is readable for its length, as the caller of
         // its constructor guarantees.
         let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        self.outcome_of(sent)
     }
 
     /// Receives the available data, as far as the buffer has room. Zero bytes mean that the peer
@@ -171,7 +174,7 @@ impl SocketStream {
         // SAFETY: the call writes at most `len` bytes, which are writable, as the caller of the
         // view's constructor guarantees.
         let got = unsafe { libc::recv(fd, into.as_mut_ptr().cast(), len, libc::MSG_DONTWAIT) };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+        self.outcome_of(got)
     }
 
     /// Receives the available data into the parts, in order. Zero bytes mean that the peer has
@@ -193,7 +196,7 @@ impl SocketStream {
         // SAFETY: the call writes at most the length of each part, which is writable, as the
         // caller of the view's constructor guarantees.
         let got = unsafe { libc::recvmsg(fd, &raw mut message, flags) };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+        self.outcome_of(got)
     }
 
     fn receive_parts_singly(&self, parts: &[Dst<'_>]) -> io::Result<usize> {
@@ -232,10 +235,21 @@ impl SocketStream {
         self.tcp_info().map(|info| info.retransmission())
     }
 
-    /// Returns true if a reset has ended the TCP connection. The system reports a reset to one call
-    /// only, and then the end of the stream.
+    /// Returns true if a call has reported that the peer has reset the connection without ending it
+    /// before. The system reports this to one call only, and then the end of the stream.
     pub fn was_reset(&self) -> bool {
-        self.tcp_info().is_some_and(|info| info.is_closed())
+        self.was_reset.load(Ordering::Acquire)
+    }
+
+    /// Returns the outcome of a system call that has returned this count, or -1.
+    fn outcome_of(&self, count: isize) -> io::Result<usize> {
+        usize::try_from(count).map_err(|_| {
+            let cause = io::Error::last_os_error();
+            if cause.kind() == io::ErrorKind::ConnectionReset {
+                self.was_reset.store(true, Ordering::Release);
+            }
+            cause
+        })
     }
 
     fn tcp_info(&self) -> Option<TcpInfo> {
@@ -328,7 +342,7 @@ impl SocketStream {
         // SAFETY: the call reads `bytes.len()` bytes of the slice.
         let sent =
             unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        self.outcome_of(sent)
     }
 
     /// Receives the available data. Zero bytes mean that the peer has closed the connection.
@@ -371,7 +385,7 @@ impl SocketStream {
         let (fd, len) = (self.fd.as_raw_fd(), bytes.len());
         // SAFETY: the call writes at most `len` bytes to the slice.
         let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), len, flags) };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+        self.outcome_of(got)
     }
 }
 

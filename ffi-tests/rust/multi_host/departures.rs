@@ -1,12 +1,12 @@
-//! The departure of a rank reaches all ranks of other hosts. When the leader of a host has left, the
-//! next rank of the host reports in its place.
+//! The departure of a rank reaches all ranks of other hosts. When the leader of a host has left,
+//! the next rank of the host reports in its place.
 
 use super::{MAX_FINALIZE_MS, MAX_REPORT_MS, block_placement, names};
 use crate::harness::{FinishedJob, TestJob};
 use crate::hosts::{Hosts, ONE_NETWORK};
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
 
-/// The time within which a departure is reported: the grace period of half a second, and the time of
+/// The time within which a departure is reported: the grace period of half a second, and more on
 /// a busy machine.
 const MAX_DEPARTURE_MS: u64 = 2500;
 

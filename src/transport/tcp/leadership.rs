@@ -2,9 +2,9 @@
 //!
 //! The leader of a node is its lowest rank that has not left the group. At first this is the first
 //! rank of the node. When a leader leaves, the next rank of its node becomes the leader: it opens
-//! control channels to the leaders of the other nodes. They also open channels to it when they learn
-//! of the departure. The first frame on a new channel is "joined". All earlier reports of the node
-//! follow, because some may have been lost in between.
+//! control channels to the leaders of the other nodes. They also open channels to it when they
+//! learn of the departure. The first frame on a new channel is "joined". All earlier reports of the
+//! node follow, because some may have been lost in between.
 //!
 //! A leader tells the ranks of its node which ranks of other nodes have left: it sets their bits in
 //! the memory of the node ([`Region`](crate::transport::Region)). A successor finds them there.

@@ -30,12 +30,15 @@ impl OutgoingLink {
     /// Handles an error of the connection: begins to replace it, or ends the link.
     pub(super) fn break_off(&self, mut state: MutexGuard<'_, OutgoingState>, cause: io::Error) {
         let OutgoingState { connection, queue, .. } = &mut *state;
-        let mut ends = None;
+        let (mut ends, mut was_reset) = (None, false);
         if let Connection::Open(stream) = connection {
             ends = stream.ends();
+            was_reset = stream.was_reset();
             queue.kept.review(stream.unacknowledged());
         }
-        let is_replaced = !self.retry_time.is_zero() && LinkEnd::is_break(&cause);
+        // Without a reset, this error means that the other process has ended the connection.
+        let is_end = cause.kind() == io::ErrorKind::BrokenPipe && !was_reset;
+        let is_replaced = !self.retry_time.is_zero() && LinkEnd::is_break(&cause) && !is_end;
         let is_needed = !state.is_closing || state.queue.has_rest();
         let owner = self.owner.upgrade().filter(|_| is_replaced && is_needed);
         let Some(owner) = owner else {
