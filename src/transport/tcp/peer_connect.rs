@@ -130,11 +130,15 @@ impl PeerConnector {
     }
 
     /// Returns true if the last round has found that the peer's process is gone: no process listens
-    /// at any address, or another process, or the death is proven.
+    /// at any address, or another program, or the death is proven. The other program may be the
+    /// death witness of the process, whose certificate only some groups know.
     pub(super) fn has_found_no_process(&self) -> bool {
         let failures = &lock(&self.progress).failures;
+        let is_gone = |failure: &AddressFailure| {
+            failure.is_absence() || failure.refusal() == Some(HelloRefusal::UnknownProtocol)
+        };
         failures.iter().any(AddressFailure::is_death)
-            || !failures.is_empty() && failures.iter().all(AddressFailure::is_absence)
+            || !failures.is_empty() && failures.iter().all(is_gone)
     }
 
     /// Describes why the addresses have failed so far. Returns `None` after the attempt has ended.
