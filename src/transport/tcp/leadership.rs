@@ -131,7 +131,7 @@ impl TcpMeshShared {
     /// Opens a control channel to the new leader of another node, and sends it all reports of this
     /// node.
     pub(super) fn follow_leader(&self, node: usize, leader: Rank) {
-        let channel = self.open_control_channel(node, leader);
+        let Some(channel) = self.open_control_channel(node, leader) else { return };
         let purpose = ConnectionPurpose::Stream(Channel::PointToPoint);
         let connected =
             channel.link.connect(|handler| self.new_connector(leader, purpose, None, handler));
@@ -147,13 +147,21 @@ impl TcpMeshShared {
     }
 
     /// Opens a control channel, which takes the place of the one to the former leader of the node.
-    pub(super) fn open_control_channel(&self, node: usize, leader: Rank) -> Arc<LeaderChannel> {
+    /// Returns `None` if this rank has closed its control channels, because it leaves.
+    pub(super) fn open_control_channel(
+        &self,
+        node: usize,
+        leader: Rank,
+    ) -> Option<Arc<LeaderChannel>> {
+        let mut channels = lock(&self.control_channels);
+        let slot = channels.get_mut(node)?;
         let link = self.links.acquire(self.link_key(leader, Channel::PointToPoint));
         let channel = Arc::new(LeaderChannel::new(self.ranks_to(leader), link, self.timing));
-        let former = lock(&self.control_channels)[node].replace(Arc::clone(&channel));
+        let former = slot.replace(Arc::clone(&channel));
+        drop(channels);
         if let Some(former) = former {
             self.links.release(&former.link);
         }
-        channel
+        Some(channel)
     }
 }
