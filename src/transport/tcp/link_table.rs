@@ -72,7 +72,7 @@ pub(super) struct LinkTable {
     /// The idle time after which the system probes a link.
     keep_alive: Duration,
     /// The time within which a broken connection must be replaced.
-    retry_time: Duration,
+    pub(super) retry_time: Duration,
     /// Other such times, for the links of single processes in tests.
     #[cfg(test)]
     test_retry_times: Mutex<HashMap<Nonce, Duration>>,

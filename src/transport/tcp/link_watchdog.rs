@@ -36,9 +36,11 @@ impl LinkTable {
         service::alarm(Arc::new(Watchdog(weak)))
     }
 
-    /// Starts the watchdog, which runs while there are outgoing links.
+    /// Starts the watchdog, which runs while there are outgoing links and broken ones are replaced.
     pub(super) fn start_watchdog(&self) {
-        if let Some(alarm) = self.watchdog.get() {
+        if !self.retry_time.is_zero()
+            && let Some(alarm) = self.watchdog.get()
+        {
             alarm.set(Some(Instant::now() + INTERVAL));
         }
     }

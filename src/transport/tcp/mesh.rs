@@ -5,8 +5,10 @@
 //! link shows how the other process has ended:
 //!
 //! * An end of file means that the process has left all its groups in order.
-//! * Every other end means that the process has died. With `DIST_SECURITY=encrypt` this includes a
-//!   FIN without the sealed record of an orderly end. A process that dies must not send a FIN.
+//! * Every other end means that the connection broke: it is replaced
+//!   ([`outgoing_resume`](super::outgoing_resume)), or the process has died. With
+//!   `DIST_SECURITY=encrypt` this includes a FIN without the sealed record of an orderly end. A
+//!   process that dies must not send a FIN.
 //!   Therefore every link is set to be *reset* when it is closed
 //!   ([`SocketStream::set_reset_on_close`](crate::sys::stream::SocketStream)), also when the system
 //!   closes it because the process has died. Only an orderly departure undoes this setting.

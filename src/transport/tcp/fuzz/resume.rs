@@ -117,7 +117,8 @@ pub fn resume(input: &[u8]) {
     let mut is_over = false;
     while !is_over {
         sender.send(&network, 0, false);
-        is_over = !network_moves(&network, &link) & !take(&link, &incoming, 4096, &mut received);
+        let has_moved = network.carry(1 << 16, &link) > 0;
+        is_over = !take(&link, &incoming, 4096, &mut received) && !has_moved;
         is_over &= sender.queue.flush(&network.sender).unwrap_or(false);
     }
     assert!(received[..] == TEXT[..received.len()], "bytes were lost, or arrived twice");
@@ -125,10 +126,6 @@ pub fn resume(input: &[u8]) {
     // Another process may name any position.
     let position = u64::from_le_bytes(std::array::from_fn(|_| script.next_byte().unwrap_or(7)));
     drop(sender.queue.kept.rewind(position));
-}
-
-fn network_moves(network: &Network, link: &IncomingLink) -> bool {
-    network.carry(1 << 16, link) > 0
 }
 
 /// Breaks the connection. The bytes in the network are lost.
