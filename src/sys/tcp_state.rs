@@ -47,13 +47,36 @@ impl std::fmt::Display for ConnectionEnds {
     }
 }
 
-/// What the system has sent again, because the other end did not acknowledge it.
+/// The number of unanswered repetitions or probes from which on a connection may carry no data.
+const SILENT_REPETITIONS: u8 = 3;
+/// The number of doublings of the time between two probes from which on one unanswered probe is
+/// enough: the next one follows only after more than 3 s.
+const SILENT_BACKOFF: u8 = 4;
+
+/// What the system has sent without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retransmission {
     /// How often the oldest unacknowledged bytes were sent again.
-    pub count: u8,
+    count: u8,
+    /// How often the system has asked for room without an answer, because the receiver has none.
+    probes: u8,
+    /// How often the time until the next repetition or probe was doubled.
+    backoff: u8,
     /// The low bits of the number of acknowledged bytes, which show progress.
     pub acknowledged: u32,
+}
+
+impl Retransmission {
+    /// Returns how often the system has sent something without an answer.
+    pub fn unanswered(self) -> u8 {
+        self.count.max(self.probes)
+    }
+
+    /// Returns true if the other end has not answered for so long that the connection may carry no
+    /// data any more. A receiver that does not read answers.
+    pub fn is_silent(self) -> bool {
+        self.unanswered() >= SILENT_REPETITIONS || self.probes > 0 && self.backoff >= SILENT_BACKOFF
+    }
 }
 
 /// What the kernel says about a connection (`struct tcp_info`).
@@ -90,8 +113,9 @@ impl TcpInfo {
     }
 
     pub(super) fn retransmission(&self) -> Retransmission {
-        let [_, _, count, _] = self.0[WORD_STATES].to_le_bytes();
-        Retransmission { count, acknowledged: self.0[WORD_ACKNOWLEDGED] }
+        let [_, _, count, probes] = self.0[WORD_STATES].to_le_bytes();
+        let [backoff, ..] = self.0[WORD_STATES + 1].to_le_bytes();
+        Retransmission { count, probes, backoff, acknowledged: self.0[WORD_ACKNOWLEDGED] }
     }
 }
 
@@ -162,5 +186,17 @@ mod tests {
             format!("{} (here) - {}", first.local_addr().unwrap(), second.local_addr().unwrap());
         assert_eq!(ends.to_string(), text);
         assert!(ends.are_on_one_host());
+    }
+
+    #[test]
+    fn silence_is_told_from_a_receiver_that_does_not_read() {
+        let seen =
+            |count, probes, backoff| Retransmission { count, probes, backoff, acknowledged: 0 };
+        // Its host answers each probe, so none is unanswered for long.
+        assert!(!seen(0, 0, 9).is_silent() && !seen(0, 1, 3).is_silent());
+        assert!(!seen(2, 0, 2).is_silent());
+        assert!(seen(3, 0, 3).is_silent() && seen(0, 3, 3).is_silent());
+        assert!(seen(0, 1, 4).is_silent());
+        assert_eq!(seen(0, 2, 4).unanswered(), 2);
     }
 }

@@ -3,8 +3,9 @@
 //!
 //! The system sends unacknowledged bytes again after 0.2 s, 0.4 s, 0.8 s and so on. If it has done
 //! so three times, and nothing was acknowledged for [`STALL_TIME`], the connection is replaced. A
-//! receiver that does not read causes no such repetition. A new connection is also replaced, if
-//! the other end does not name its position on it in this time.
+//! receiver that does not read causes no such repetition: the system asks it for room at growing
+//! intervals, and its host answers. If it does not answer, the connection is replaced, too. So is a
+//! new connection on which the other end does not name its position in this time.
 
 use super::link_table::LinkTable;
 use super::outgoing_channel::{Connection, Stall};
@@ -18,8 +19,6 @@ use std::time::{Duration, Instant};
 
 /// The time without progress after which a connection is replaced.
 const STALL_TIME: Duration = Duration::from_millis(1500);
-/// The number of repetitions of the system after which a connection is replaced.
-const STALL_REPETITIONS: u8 = 3;
 /// The time between two looks at the connections.
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -72,7 +71,7 @@ impl OutgoingLink {
             }
             _ => return,
         };
-        let seen = stream.retransmission().filter(|seen| seen.count > 0);
+        let seen = stream.retransmission().filter(|seen| seen.unanswered() > 0);
         let Some(seen) = seen else {
             state.stall = None;
             if state.is_closing && state.queue.pending.is_empty() {
@@ -83,9 +82,9 @@ impl OutgoingLink {
         let acknowledged = seen.acknowledged;
         match state.stall {
             Some(stall) if stall.acknowledged == acknowledged => {
-                if seen.count >= STALL_REPETITIONS && now - stall.since >= STALL_TIME {
+                if seen.is_silent() && now - stall.since >= STALL_TIME {
                     state.stall = None;
-                    self.break_off(state, stall_error(seen.count, now - stall.since));
+                    self.break_off(state, stall_error(seen.unanswered(), now - stall.since));
                 }
             }
             _ => state.stall = Some(Stall { acknowledged, since: now }),
