@@ -5,7 +5,7 @@
 
 use super::encrypted_stream::{EncryptedStream, StreamEnd};
 use super::fork_descriptors::ForkClosed;
-use super::record_layer::RecordCiphers;
+use super::record_layer::{MAX_TEXT_BYTES, RecordCiphers};
 use super::socket;
 use super::tcp_state::{self, ConnectionEnds, Retransmission, TcpInfo};
 use crate::base::buffer::{Dst, Src};
@@ -34,13 +34,25 @@ pub struct SocketStream {
     /// connection breaks.
     ends: Option<ConnectionEnds>,
     was_reset: AtomicBool,
+    /// Whether [`SocketStream::reset`] has reset it. The system then does not know how many bytes
+    /// were not acknowledged.
+    #[cfg(test)]
+    was_aborted: AtomicBool,
 }
 
 impl SocketStream {
     fn new(fd: OwnedFd) -> Self {
         let _fork_closed = ForkClosed::list(fd.as_fd());
         let was_reset = AtomicBool::new(false);
-        Self { _fork_closed, fd, encryption: OnceLock::new(), ends: None, was_reset }
+        Self {
+            _fork_closed,
+            fd,
+            encryption: OnceLock::new(),
+            ends: None,
+            was_reset,
+            #[cfg(test)]
+            was_aborted: AtomicBool::new(false),
+        }
     }
 
     fn of_tcp(stream: TcpStream) -> Self {
@@ -218,8 +230,17 @@ impl SocketStream {
     /// Returns the maximum number of sent bytes that the other host has not acknowledged. Returns 0
     /// if the system does not know it.
     pub fn unacknowledged(&self) -> usize {
-        let unsent = self.encryption.get().map_or(0, |encryption| encryption.unsent());
-        tcp_state::unacknowledged(self.fd.as_fd()) + unsent
+        #[cfg(test)]
+        if self.was_aborted.load(Ordering::Acquire) {
+            return usize::MAX;
+        }
+        let waiting = tcp_state::unacknowledged(self.fd.as_fd());
+        let Some(encryption) = self.encryption.get() else { return waiting };
+        match waiting + encryption.unsent() {
+            0 => 0,
+            // The receiver can use no part of a record, and it may have got a part.
+            waiting => waiting + MAX_TEXT_BYTES,
+        }
     }
 
     /// Returns true if the connection has data to send, all sent data was acknowledged, and the
@@ -311,6 +332,7 @@ impl SocketStream {
     /// immediately, as the death of the process would.
     #[cfg(test)]
     pub(crate) fn reset(&self) {
+        self.was_aborted.store(true, Ordering::Release);
         let unspecified = libc::sockaddr {
             sa_family: u16::try_from(libc::AF_UNSPEC).unwrap_or_default(),
             sa_data: [0; 14],

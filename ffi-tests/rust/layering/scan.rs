@@ -292,8 +292,14 @@ fn after_attributes(text: &str) -> &str {
     rest
 }
 
-/// Returns the length of an item: up to its `;` or its closing brace.
+/// Returns the length of an item: up to its `;` or its closing brace, or the comma behind a field.
 fn item_len(item: &str) -> usize {
+    let is_field = item
+        .split_once(':')
+        .is_some_and(|(name, rest)| name.chars().all(is_word) && !rest.starts_with(':'));
+    if is_field {
+        return item.find(",\n").map_or(item.len(), |at| at + 1);
+    }
     let is_use =
         tokens(item).into_iter().find(|word| *word == "use" || *word == "{" || *word == ";");
     if is_use == Some("use") {
