@@ -33,8 +33,9 @@ impl ConnectionAcceptor for TcpMeshShared {
             {
                 return Err(HelloRefusal::Duplicate);
             }
-            ConnectionPurpose::Resume(channel) if known(channel).is_none() => {
-                return Err(HelloRefusal::NoSuchLink);
+            ConnectionPurpose::Resume(channel) | ConnectionPurpose::Probe(channel) => {
+                let key = self.link_key(hello.from, channel);
+                self.links.check_replacement(&key, hello.purpose)?;
             }
             ConnectionPurpose::Reconnect => return Err(HelloRefusal::IdentityMismatch),
             _ => {}
@@ -50,19 +51,9 @@ impl ConnectionAcceptor for TcpMeshShared {
     ) {
         let channel = match hello.purpose {
             ConnectionPurpose::Stream(channel) => channel,
-            ConnectionPurpose::Resume(channel) => {
+            ConnectionPurpose::Resume(channel) | ConnectionPurpose::Probe(channel) => {
                 let key = self.link_key(hello.from, channel);
-                let accept = |position: u64| {
-                    acceptance.send(&stream);
-                    // A new connection has room for the position.
-                    drop(stream.send(&position.to_le_bytes()));
-                };
-                return self.links.resume_incoming(&key, &stream, accept);
-            }
-            ConnectionPurpose::Probe(channel) => {
-                acceptance.send(&stream);
-                stream.close_gracefully();
-                return self.links.replace_broken(&self.link_key(hello.from, channel));
+                return self.links.accept_replacement(&key, hello.purpose, &stream, acceptance);
             }
             ConnectionPurpose::Reconnect => return,
         };
@@ -184,9 +175,12 @@ impl LinkUser for TcpMeshShared {
         purpose: ConnectionPurpose,
         retry_until: Option<Deadline>,
         handler: Weak<dyn PeerConnectHandler>,
+        to_former: bool,
     ) -> Option<crate::base::error::Result<Arc<PeerConnector>>> {
         let is_there = |&rank: &Rank| {
-            rank != self.me && self.link_key(rank, key.channel) == *key && !self.has_left(rank)
+            rank != self.me
+                && self.link_key(rank, key.channel) == *key
+                && self.has_left(rank) == to_former
         };
         let rank = (0..self.rank_count()).find(is_there)?;
         Some(self.new_connector(rank, purpose, retry_until, handler))

@@ -241,12 +241,20 @@ impl Endpoint for TcpMesh {
             if got > 0 {
                 return Ok(got);
             }
+            // The connection that replaces a broken one may bring the head.
+            let may_open = || link.is_suspended() || !shared.is_never_opened(from, channel);
             if !link.is_over.load(Ordering::Acquire)
                 && !incoming.is_drained()
-                && (open_link.is_some() || !shared.is_never_opened(from, channel))
+                && (open_link.is_some() || may_open())
             {
                 return Ok(0);
             }
+        } else if !incoming.is_drained()
+            && !incoming.is_open()
+            && !incoming.has_bytes()
+            && shared.may_still_open(from, channel)
+        {
+            return Ok(0);
         }
         // A link that has ended may have left bytes.
         let (taken, grant) = incoming.take(into);
@@ -391,9 +399,10 @@ impl Drop for TcpMesh {
     fn drop(&mut self) {
         let shared = self.shared.as_ref();
         shared.is_leaving.store(true, Ordering::Release);
-        self.registry.unregister((shared.group, shared.me));
+        self.registry.retire((shared.group, shared.me), Arc::new(shared.former_rank()));
         shared.messages.stop();
         shared.close_control_channels();
+        shared.cancel_late_link_checks();
         let mut reason = Vec::new();
         if let Some(failure) = shared.domain.failure() {
             ControlFrame::Abort(failure).encode(&mut reason);

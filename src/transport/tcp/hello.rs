@@ -113,6 +113,14 @@ impl ConnectionPurpose {
         }
     }
 
+    /// Returns the channel of the link whose connection broke, if this one concerns such a link.
+    pub(super) fn broken_link(self) -> Option<Channel> {
+        match self {
+            Self::Resume(channel) | Self::Probe(channel) => Some(channel),
+            Self::Stream(_) | Self::Reconnect => None,
+        }
+    }
+
     /// Returns the channel of a link, if the connection is for one.
     pub(super) fn link_channel(self) -> Option<Channel> {
         match self {

@@ -199,8 +199,10 @@ impl IncomingLink {
                 owner.push_event(LinkEvent::Suspended { key, number, cause });
                 return filled;
             }
-            // Before a channel was opened, all groups with a rank there may wait for its bytes.
-            let users = users.unwrap_or_else(|| owner.users_of(self.key.peer));
+            // Before a channel was opened, all groups with a rank there may wait for its bytes. An
+            // orderly end tells them nothing: a rank that leaves says so.
+            let all = || cause.as_ref().map(|_| owner.users_of(self.key.peer)).unwrap_or_default();
+            let users = users.unwrap_or_else(all);
             owner.end_incoming(&self.key, self.number, cause, users);
         }
         filled

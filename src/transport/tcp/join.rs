@@ -270,7 +270,7 @@ fn new_shared(
         epoch: join_config.epoch,
         me: join_config.me,
         security: join_config.security.clone(),
-        members: join_config.members.to_vec(),
+        members: join_config.members.into(),
         leaders: leaders.to_vec(),
         lanes,
         wait_policy: join_config.wait_policy,

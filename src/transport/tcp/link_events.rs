@@ -3,7 +3,7 @@
 //! them may hold locks of a group, which its handlers take.
 
 use super::link_frame::ChannelRanks;
-use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser};
+use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser, SuspensionEnd};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::sync::lock;
@@ -23,7 +23,7 @@ pub(super) enum LinkEvent {
     Suspended { key: LinkKey, number: u64, cause: std::io::Error },
     /// The connection of the incoming link with this number was not replaced. `is_gone` tells
     /// whether the other process is gone.
-    NotReplaced { key: LinkKey, number: u64, is_gone: bool },
+    NotReplaced { key: LinkKey, number: u64, reason: SuspensionEnd },
     /// A rank has left its group, with the reason if the group has failed.
     Left { key: LinkKey, ranks: ChannelRanks, reason: Option<Error> },
     /// A control frame has arrived on the incoming link with this number.

@@ -9,7 +9,7 @@ use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser, UserKey};
 use crate::base::ids::Nonce;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 impl LinkOwner for LinkTable {
     fn open_channel(
@@ -26,7 +26,7 @@ impl LinkOwner for LinkTable {
     }
 
     fn user(&self, key: UserKey) -> Option<Arc<dyn LinkUser>> {
-        lock(&self.state).users.get(&key).and_then(Weak::upgrade)
+        lock(&self.state).users.find(key)
     }
 
     fn accept_grant(&self, key: &LinkKey, number: u32, total: u64) {
@@ -89,6 +89,6 @@ impl LinkOwner for LinkTable {
     }
 
     fn users_of(&self, process: Nonce) -> Vec<ChannelUser> {
-        lock(&self.state).users_of(process)
+        lock(&self.state).users.with_rank_in(process)
     }
 }

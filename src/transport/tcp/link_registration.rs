@@ -48,7 +48,7 @@ impl LinkTable {
     /// Removes a rank of a group. Bytes that still arrive for it are dropped.
     pub(super) fn unregister(&self, key: UserKey) {
         let mut state = lock(&self.state);
-        state.users.remove(&key);
+        state.users.remove(key);
         state.control_users.remove(&key);
         let channels = state.channels.remove(&key);
         if let Some(early) = state.early_control.remove(&key) {
@@ -97,7 +97,7 @@ impl LinkTable {
         if state.departed.contains(&user_key) {
             return Ok(None);
         }
-        let user = state.users.get(&user_key).cloned();
+        let user = state.users.get(user_key).cloned();
         let registered = user.as_ref().and_then(Weak::upgrade);
         if let Some(registered) = &registered
             && registered.process_of(ranks.from) != Some(key.peer)
@@ -129,7 +129,7 @@ impl LinkTable {
             let mut state = lock(&self.state);
             let early = state.early_control.remove(&key).unwrap_or_default();
             state.early_control_count -= early.len();
-            let user = state.users.get(&key).and_then(Weak::upgrade);
+            let user = state.users.find(key);
             if early.is_empty() {
                 state.control_users.insert(key);
                 return;
@@ -155,7 +155,7 @@ impl LinkTable {
         let user_key = (ranks.group, ranks.to);
         let mut state = lock(&self.state);
         let user = match state.control_users.contains(&user_key) {
-            true => state.users.get(&user_key).and_then(Weak::upgrade),
+            true => state.users.find(user_key),
             false => None,
         };
         if let Some(user) = user {

@@ -31,6 +31,7 @@ use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser, UserKey};
 use super::message_input::MessageInput;
 use super::outgoing_link::OutgoingLink;
 use super::peer_connect::PeerConnectHandler;
+use super::registered_users::RegisteredUsers;
 use super::suspended_link::SuspendedLink;
 use crate::base::config;
 use crate::base::deadline::Deadline;
@@ -89,7 +90,7 @@ pub(super) struct LinkTableState {
     /// The tokens of the incoming links in the poller.
     tokens: BTreeMap<u64, LinkKey>,
     next_token: u64,
-    pub(super) users: HashMap<UserKey, Weak<dyn LinkUser>>,
+    pub(super) users: RegisteredUsers,
     pub(super) channels: HashMap<UserKey, HashMap<(Rank, Channel), Arc<IncomingChannel>>>,
     pub(super) unknown_channels: usize,
     /// Control frames for groups that this process does not know yet, with their senders.
@@ -155,6 +156,12 @@ impl LinkTable {
         let mut state = lock(&self.state);
         state.closing.retain(|link| !link.has_ended());
         state.outgoing.values().chain(&state.closing).cloned().collect()
+    }
+
+    /// Returns the outgoing links with this key, including one that is being closed.
+    pub(super) fn all_outgoing_to(&self, key: &LinkKey) -> impl Iterator<Item = Arc<OutgoingLink>> {
+        let key = *key;
+        self.all_outgoing().into_iter().filter(move |link| link.key == key)
     }
 
     /// Sets the time for links of a process that are created later.
@@ -229,7 +236,7 @@ impl LinkTable {
         // Send the acceptance under the lock, so that another thread cannot close the stream before
         // these bytes.
         accept();
-        let users = state.users_of(key.peer);
+        let users = state.users.with_rank_in(key.peer);
         drop(state);
         if let Err(cause) = self.watch(&link) {
             crate::log!(LogLevel::Error, "watching a connection: {cause}");
@@ -300,8 +307,8 @@ impl LinkTable {
                 }
                 LinkEvent::Broken { key } => self.reconnect(&key),
                 LinkEvent::Suspended { key, number, cause } => self.suspend(&key, number, cause),
-                LinkEvent::NotReplaced { key, number, is_gone } => {
-                    self.give_up(&key, number, is_gone);
+                LinkEvent::NotReplaced { key, number, reason } => {
+                    self.give_up(&key, number, reason);
                 }
                 LinkEvent::Left { key, ranks, reason } => {
                     self.handle_departure(&key, &ranks, reason);
@@ -343,7 +350,7 @@ impl LinkTable {
         }
         let state = lock(&self.state);
         let keys = state.control_users.iter();
-        keys.filter_map(|key| state.users.get(key)?.upgrade()).collect()
+        keys.filter_map(|&key| state.users.find(key)).collect()
     }
 
     /// Handles the departures and the control frames among the events that wait.
@@ -377,12 +384,12 @@ impl LinkTable {
     pub(super) fn send_frame(&self, key: &LinkKey, frame: &Frame) -> LocalResult<()> {
         let link = self.acquire(*key);
         link.send_frame(frame, &[]);
-        let users = lock(&self.state).all_users();
+        let users = lock(&self.state).users.all();
         let purpose = ConnectionPurpose::Stream(key.channel);
         let connector = |handler: Weak<dyn PeerConnectHandler>| {
             let mut connectors = users
                 .iter()
-                .filter_map(|user| user.connector_to(key, purpose, None, handler.clone()));
+                .filter_map(|user| user.connector_to(key, purpose, None, handler.clone(), false));
             connectors.next().unwrap_or_else(|| Err(Error::internal("no rank is there")))
         };
         let sent = link.connect(connector);
@@ -457,23 +464,6 @@ impl LinkTable {
         self.message_input.clear();
         state.suspended.values().for_each(|link| link.cancel());
         drop(state);
-    }
-}
-
-impl LinkTableState {
-    pub(super) fn all_users(&self) -> Vec<Arc<dyn LinkUser>> {
-        self.users.values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Returns the registered ranks whose groups have a rank in a process, each with that rank.
-    pub(super) fn users_of(&self, process: Nonce) -> Vec<(Arc<dyn LinkUser>, Rank)> {
-        let rank_there = |user: &Arc<dyn LinkUser>| {
-            (0..).map_while(|rank| Some((rank, user.process_of(rank)?))).find(|it| it.1 == process)
-        };
-        self.all_users()
-            .into_iter()
-            .filter_map(|user| rank_there(&user).map(|(rank, _)| (user, rank)))
-            .collect()
     }
 }
 

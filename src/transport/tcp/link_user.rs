@@ -56,6 +56,17 @@ impl LinkEnd {
     }
 }
 
+/// Why the wait for the new connection of an incoming link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SuspensionEnd {
+    /// The other process is gone.
+    ProcessGone,
+    /// The other process has closed the link: all of its bytes have arrived.
+    LinkOver,
+    /// The time is over.
+    NotReplaced,
+}
+
 /// A rank of a group that uses links. The functions are called on any thread and must not block.
 pub(super) trait LinkUser: Send + Sync + Debug {
     /// Returns the process of a rank.
@@ -86,13 +97,14 @@ pub(super) trait LinkUser: Send + Sync + Debug {
     fn on_link_end(&self, peer: Rank, end: &LinkEnd);
 
     /// Creates an attempt to connect to the process at the other end of a link, if a rank of the
-    /// group is there.
+    /// group is there: one that has left if `to_former` is true, else one that is present.
     fn connector_to(
         &self,
         key: &LinkKey,
         purpose: ConnectionPurpose,
         retry_until: Option<Deadline>,
         handler: Weak<dyn PeerConnectHandler>,
+        to_former: bool,
     ) -> Option<LocalResult<Arc<PeerConnector>>>;
 }
 
@@ -118,6 +130,7 @@ pub(super) fn no_user() -> Weak<dyn LinkUser> {
             _: ConnectionPurpose,
             _: Option<Deadline>,
             _: Weak<dyn PeerConnectHandler>,
+            _: bool,
         ) -> Option<LocalResult<Arc<PeerConnector>>> {
             match *self {}
         }

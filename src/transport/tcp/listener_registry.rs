@@ -42,6 +42,9 @@ const DESCRIPTOR_DIVISOR: u64 = 4;
 /// side gives up after 20 s if it has not sent the confirmation. The time here is longer, so that a
 /// confirmation is never too late.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(60);
+/// The number of former ranks that are remembered. Connections of ranks that left before were
+/// closed long ago.
+const MAX_FORMER_RANKS: usize = 256;
 /// The maximum number of connections that the service thread accepts per wakeup.
 const ACCEPTS_PER_WAKEUP: usize = 64;
 /// The time for which the registry accepts no connections after the system ran out of descriptors.
@@ -85,6 +88,8 @@ struct ListenerState {
     acceptors: HashMap<ListenerKey, Weak<dyn ConnectionAcceptor>>,
     /// The acceptors for connections with [`ConnectionPurpose::Reconnect`].
     reconnect_acceptors: HashMap<ListenerKey, Weak<dyn ConnectionAcceptor>>,
+    /// The ranks that have left their groups, from the oldest departure to the latest.
+    former_ranks: VecDeque<(ListenerKey, Arc<dyn ConnectionAcceptor>)>,
     /// The unidentified connections with their deadlines, in order of arrival.
     unidentified: VecDeque<(Instant, Arc<IncomingConnection>)>,
     /// The unconfirmed connections with their deadlines, in the order in which their hellos were
@@ -222,9 +227,25 @@ impl ListenerRegistry {
         state.reconnect_acceptors.insert(key, acceptor);
     }
 
-    /// Removes the acceptor that [`ListenerRegistry::register`] added.
+    /// Removes the acceptor that [`ListenerRegistry::register`] added, as the end of the process
+    /// does.
+    #[cfg(test)]
     pub(super) fn unregister(&self, key: ListenerKey) {
         self.inner.state().acceptors.remove(&key);
+    }
+
+    /// Replaces the acceptor of a rank that leaves its group by this one, which answers where a
+    /// connection of a link broke.
+    pub(super) fn retire(&self, key: ListenerKey, former: Arc<dyn ConnectionAcceptor>) {
+        let mut state = self.inner.state();
+        state.acceptors.remove(&key);
+        state.former_ranks.push_back((key, former));
+        let oldest = match state.former_ranks.len() > MAX_FORMER_RANKS {
+            true => state.former_ranks.pop_front(),
+            false => None,
+        };
+        drop(state);
+        drop(oldest);
     }
 }
 
@@ -302,7 +323,13 @@ impl IncomingConnections for ListenerRegistryInner {
             ConnectionPurpose::Reconnect => &state.reconnect_acceptors,
             _ => &state.acceptors,
         };
-        acceptors.get(&(hello.group, hello.to)).and_then(Weak::upgrade)
+        let key = (hello.group, hello.to);
+        let former = || {
+            let ranks = state.former_ranks.iter().rev();
+            let mut meant = ranks.filter(|_| hello.purpose.broken_link().is_some());
+            meant.find(|(known, _)| *known == key).map(|(_, former)| Arc::clone(former))
+        };
+        acceptors.get(&key).and_then(Weak::upgrade).or_else(former)
     }
 
     fn remove_incoming(&self, connection: &IncomingConnection) {

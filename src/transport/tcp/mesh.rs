@@ -21,9 +21,11 @@
 use super::connect_target::PeerConnectTarget;
 use super::control::LeaderChannel;
 use super::control_frame::ControlFrame;
+use super::former_rank::FormerRank;
 use super::hello::{ConnectionPurpose, Hello};
 use super::incoming_channel::IncomingChannel;
 use super::incoming_link::IncomingLink;
+use super::late_link::LateLinkCheck;
 use super::link_frame::ChannelRanks;
 use super::link_proof::LinkTerms;
 use super::link_table::LinkTable;
@@ -62,6 +64,8 @@ pub(super) struct ChannelPair {
     open_link: OnceLock<Arc<IncomingLink>>,
     /// Whether this rank has asked the peer's process if the peer has left.
     pub(super) has_asked: AtomicBool,
+    /// Whether a link from the process of the peer, which has left, may come.
+    pub(super) late_link: OnceLock<Arc<LateLinkCheck>>,
 }
 
 /// The sending end of a channel.
@@ -79,6 +83,8 @@ pub(super) enum DelayedPeerEvent {
     Death(Error),
     /// The departure of a rank. The reason of the departure may arrive during the delay.
     Departure(Rank),
+    /// The time until which the link of a departed rank should have come.
+    LateLink(Rank, Channel),
 }
 
 /// The state of a mesh, which the calling threads and the service thread share.
@@ -88,7 +94,7 @@ pub(super) struct TcpMeshShared {
     pub(super) epoch: u32,
     pub(super) me: Rank,
     pub(super) security: LinkSecurity,
-    pub(super) members: Vec<TcpMember>,
+    pub(super) members: Arc<[TcpMember]>,
     /// The node leaders at first: the first rank of each node.
     pub(super) leaders: Vec<Rank>,
     pub(super) lanes: u8,
@@ -345,6 +351,15 @@ impl TcpMeshShared {
         };
         let target = PeerConnectTarget::between(hello, terms, own, peer, retry_until)?;
         Ok(PeerConnector::new(target, handler))
+    }
+}
+
+impl TcpMeshShared {
+    /// Returns what remains of this rank after it has left.
+    pub(super) fn former_rank(&self) -> FormerRank {
+        let Self { epoch, me, lanes, ref members, ref security, ref links, .. } = *self;
+        let (members, security, links) = (Arc::clone(members), security.clone(), Arc::clone(links));
+        FormerRank { epoch, me, members, lanes, security, links }
     }
 }
 

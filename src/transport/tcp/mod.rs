@@ -28,9 +28,11 @@
 //!   [`leadership`] chooses the leaders: a leader that leaves has a successor.
 //!   [`heartbeat_monitor`] detects a leader that is silent, and [`liveness_query`] asks other nodes
 //!   for the activity of their ranks.
-//! * [`connection_handlers`] handles new links, and what happens on links.
+//! * [`connection_handlers`] handles new links, and what happens on links. [`former_rank`] answers
+//!   for ranks that have left.
 //! * [`peer_state`] has the state of each peer (present, left or dead) and the grace periods
-//!   before a change takes effect.
+//!   before a change takes effect. [`late_link`] finds out whether bytes of a departed rank
+//!   are on their way.
 //! * [`reconnect`] connects ranks after their group has failed, so that the survivors can agree on
 //!   a new group. A [`ReconnectEndpoint`] accepts such connections, and a [`PendingConnect`] is an
 //!   attempt to make one.
@@ -46,6 +48,7 @@ mod connection_handlers;
 mod control;
 mod control_frame;
 mod endpoint;
+mod former_rank;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod heartbeat_monitor;
@@ -56,6 +59,7 @@ mod incoming_link;
 mod interface;
 mod join;
 mod kept_bytes;
+mod late_link;
 mod leadership;
 mod link_events;
 mod link_frame;
@@ -85,6 +89,7 @@ mod peer_state;
 mod port_range;
 mod published_address;
 mod reconnect;
+mod registered_users;
 mod suspended_link;
 #[cfg(test)]
 mod tests;

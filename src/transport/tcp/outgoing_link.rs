@@ -336,6 +336,16 @@ impl OutgoingLink {
         matches!(lock(&self.state).connection, Connection::Ended)
     }
 
+    /// Returns true if the link is connected or being connected, or has something to send.
+    pub(super) fn is_needed(&self) -> bool {
+        let state = lock(&self.state);
+        match &state.connection {
+            Connection::Ended => false,
+            Connection::Unused => state.queue.has_rest(),
+            _ => true,
+        }
+    }
+
     pub(super) fn report_end(&self, end: LinkEnd) {
         if let Some(owner) = self.owner.upgrade() {
             let users: Vec<ChannelUser> = self

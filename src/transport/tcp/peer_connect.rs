@@ -141,6 +141,12 @@ impl PeerConnector {
             || !failures.is_empty() && failures.iter().all(is_gone)
     }
 
+    /// Returns true if the peer's process has no such link to replace.
+    pub(super) fn has_found_no_link(&self) -> bool {
+        let failures = &lock(&self.progress).failures;
+        failures.iter().any(|it| it.refusal() == Some(HelloRefusal::NoSuchLink))
+    }
+
     /// Describes why the addresses have failed so far. Returns `None` after the attempt has ended.
     pub(super) fn describe(&self) -> Option<String> {
         let progress = lock(&self.progress);

@@ -15,9 +15,12 @@
 //!   within [`LEAVE_TIMEOUT`]. Then the peer has not left: a device between the hosts has ended the
 //!   one connection. This counts as a death.
 
+use super::hello::ConnectionPurpose;
+use super::late_link::{LateLinkAnswer, LateLinkCheck};
 use super::link_frame::Frame;
 use super::link_user::LinkEnd;
 use super::mesh::{DelayedPeerEvent, TcpMeshShared};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
@@ -37,6 +40,10 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time for which this rank waits, after a peer has left, for the report of a failure that may
 /// have caused the departure.
 pub(super) const DEPARTURE_GRACE: Duration = Duration::from_millis(500);
+
+/// The time after which this rank asks the process of a departed rank again, if its link does not
+/// come.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 // The states of a peer. A state only changes to a larger number.
 
@@ -102,9 +109,44 @@ impl TcpMeshShared {
         }
         let query = Frame::Query { ranks: self.ranks_to(peer), answer_on: channel };
         let messages = self.link_key(peer, Channel::PointToPoint);
+        // Without a group to ask by, the link is about to end.
         let has_asked = self.links.send_frame(&messages, &query).is_ok();
         pair.has_asked.store(has_asked, Ordering::Release);
-        !has_asked
+        false
+    }
+
+    /// Returns true if a peer that has left may still connect, and send bytes on a channel that it
+    /// has not opened.
+    pub(super) fn may_still_open(&self, peer: Rank, channel: Channel) -> bool {
+        let state = self.peer_state(peer);
+        (state == IS_GONE || state == REPORTED_LEFT) && self.may_link_come(peer, channel)
+    }
+
+    /// Returns true if the process of a departed rank may have bytes for this channel, although it
+    /// has no link to this process. If this is not known, asks.
+    fn may_link_come(&self, from: Rank, channel: Channel) -> bool {
+        let new = || LateLinkCheck::new(self.weak.clone(), from, channel);
+        let check = self.channel_pair(from, channel).late_link.get_or_init(new);
+        match check.answer() {
+            LateLinkAnswer::NothingComes => false,
+            LateLinkAnswer::MayCome => true,
+            LateLinkAnswer::LinkComes => {
+                let event = DelayedPeerEvent::LateLink(from, channel);
+                self.schedule_event(ASK_AGAIN_AFTER, event);
+                true
+            }
+            LateLinkAnswer::Unknown => {
+                let limit = Deadline::after(self.links.retry_time(self.members[self.me].process));
+                let purpose = ConnectionPurpose::Probe(channel);
+                let connector = |handler| self.new_connector(from, purpose, Some(limit), handler);
+                check.ask(connector).is_ok()
+            }
+        }
+    }
+
+    /// Ends the questions to the processes of departed ranks.
+    pub(super) fn cancel_late_link_checks(&self) {
+        self.channel_pairs.iter().filter_map(|it| it.late_link.get()).for_each(|it| it.cancel());
     }
 
     pub(super) fn died_error(&self, peer: Rank, reason: &str) -> Error {
@@ -215,7 +257,7 @@ impl TcpMeshShared {
     }
 
     /// Schedules an event that [`TcpMeshShared::apply_due_events`] applies after the delay.
-    fn schedule_event(&self, after: Duration, event: DelayedPeerEvent) {
+    pub(super) fn schedule_event(&self, after: Duration, event: DelayedPeerEvent) {
         let mut events = lock(&self.delayed_events);
         events.push((Instant::now() + after, event));
         self.update_event_alarm(&events);
@@ -266,6 +308,12 @@ impl TcpMeshShared {
                 }
                 DelayedPeerEvent::Death(_) => {}
                 DelayedPeerEvent::Departure(peer) => self.mark_gone(peer),
+                DelayedPeerEvent::LateLink(peer, channel) => {
+                    let check = self.channel_pair(peer, channel).late_link.get();
+                    check.iter().for_each(|check| check.expire());
+                    self.wake.wake();
+                    self.messages.notify_peer(peer);
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::hello::Hello;
 use super::link_events::LinkEvent;
 use super::link_owner::LinkOwner;
-use super::link_user::LinkKey;
+use super::link_user::{LinkKey, SuspensionEnd};
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use crate::base::error::{Error, Result};
 use crate::base::log::LogLevel;
@@ -70,10 +70,10 @@ impl SuspendedLink {
         probe.iter().for_each(|probe| probe.cancel());
     }
 
-    fn give_up(&self, is_gone: bool) {
+    fn give_up(&self, reason: SuspensionEnd) {
         if let Some(owner) = self.owner.upgrade() {
             let (key, number) = (self.key, self.number);
-            owner.push_event(LinkEvent::NotReplaced { key, number, is_gone });
+            owner.push_event(LinkEvent::NotReplaced { key, number, reason });
         }
     }
 }
@@ -87,14 +87,17 @@ impl PeerConnectHandler for SuspendedLink {
     fn on_failed(&self, _: &Hello, error: Error) {
         let probe = lock(&self.probe).clone();
         crate::log!(LogLevel::Debug, "the other process does not answer: {error}");
-        if probe.is_some_and(|probe| probe.has_found_no_process()) {
-            self.give_up(true);
+        let Some(probe) = probe else { return };
+        if probe.has_found_no_process() {
+            self.give_up(SuspensionEnd::ProcessGone);
+        } else if probe.has_found_no_link() {
+            self.give_up(SuspensionEnd::LinkOver);
         }
     }
 }
 
 impl AlarmHandler for SuspendedLink {
     fn on_alarm(&self) {
-        self.give_up(false);
+        self.give_up(SuspensionEnd::NotReplaced);
     }
 }

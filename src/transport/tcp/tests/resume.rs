@@ -4,6 +4,10 @@
 use super::failure::{outgoing_link, outgoing_stream};
 use super::*;
 use crate::base::sync::lock;
+use crate::sys::stream::SocketStream;
+use crate::transport::tcp::hello::{ConnectionPurpose, Hello};
+use crate::transport::tcp::peer_connect::{PeerConnectHandler, PeerConnector};
+use std::sync::{Mutex, Weak};
 
 #[test]
 fn connection_that_is_reset_is_replaced() {
@@ -98,4 +102,58 @@ fn lent_messages_survive_resets() {
         assert_eq!((a.failure(), b.failure()), (None, None));
         assert!(got[5..] == *all, "bytes were lost, or arrived twice");
     }
+}
+
+/// An attempt to connect, and its outcome.
+#[derive(Debug, Default)]
+struct Attempt(Mutex<Option<Result<()>>>);
+
+impl PeerConnectHandler for Attempt {
+    fn on_connected(&self, _: &Hello, stream: Arc<SocketStream>) {
+        stream.close_gracefully();
+        *lock(&self.0) = Some(Ok(()));
+    }
+
+    fn on_failed(&self, _: &Hello, error: Error) {
+        *lock(&self.0) = Some(Err(error));
+    }
+}
+
+/// Connects from a rank to rank 0 for this purpose.
+fn connect(mesh: &TcpMesh, purpose: ConnectionPurpose) -> (Arc<PeerConnector>, Result<()>) {
+    let attempt = Arc::new(Attempt::default());
+    let handler: Weak<dyn PeerConnectHandler> = Arc::<Attempt>::downgrade(&attempt);
+    let limit = purpose.broken_link().map(|_| Deadline::after(TEST_TIMEOUT));
+    let connector = mesh.shared.new_connector(0, purpose, limit, handler).unwrap();
+    connector.start();
+    let began = Instant::now();
+    loop {
+        if let Some(outcome) = lock(&attempt.0).take() {
+            return (connector, outcome);
+        }
+        assert!(began.elapsed() < TEST_TIMEOUT, "the attempt does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The last bytes of a rank may be on their way when it leaves. So a question about its links gets
+/// an answer after its departure, too: silence would look like its death.
+#[test]
+fn rank_that_has_left_answers_for_its_links() {
+    let (a, b) = pair("127.0.0.1");
+    send_all(&a, 1, STREAM, b"x").unwrap();
+    receive_all(&b, 0, STREAM, &mut [0]).unwrap();
+    let probe = ConnectionPurpose::Probe(STREAM);
+    assert!(connect(&b, probe).1.is_ok());
+
+    drop(a);
+    // The first question has broken the link off, so it may still be replaced.
+    let (connector, outcome) = std::iter::repeat_with(|| connect(&b, probe))
+        .find(|(_, outcome)| outcome.is_err())
+        .unwrap();
+    assert!(outcome.unwrap_err().message().contains("no such connection"));
+    assert!(connector.has_found_no_link() && !connector.has_found_no_process());
+    // It accepts no new link.
+    let (_, outcome) = connect(&b, ConnectionPurpose::Stream(STREAM));
+    assert!(outcome.unwrap_err().message().contains("has left"));
 }
