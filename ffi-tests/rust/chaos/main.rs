@@ -149,8 +149,8 @@ struct SeedPlan {
     budget: Option<Duration>,
     only: Option<String>,
     jobs: usize,
-    /// Whether a seed with a finding runs again.
-    repeats_findings: bool,
+    /// Whether the test suite runs a sample. Then a seed with a finding runs again.
+    is_sample: bool,
 }
 
 impl SeedPlan {
@@ -175,7 +175,7 @@ impl SeedPlan {
             budget: budget.or(range.is_none().then_some(DEFAULT_TIME_BUDGET)),
             only,
             jobs: usize::try_from(numeric_setting("CHAOS_JOBS", 4 * cores)).unwrap(),
-            repeats_findings: seeds.is_none(),
+            is_sample: seeds.is_none(),
         }
     }
 
@@ -230,7 +230,7 @@ fn run_seeds(plan: &SeedPlan, began: Instant, tally: &Mutex<RunTally>) {
             scenario_runner::run(&scenario, &scenario_path, hosts)
         };
         let mut ending = run();
-        if plan.repeats_findings && matches!(ending, ScenarioResult::Failed(..)) {
+        if plan.is_sample && matches!(ending, ScenarioResult::Failed(..)) {
             ending = repeat_finding(ending, run);
         }
         drop(fs::remove_dir_all(&scenario_path));
