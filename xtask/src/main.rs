@@ -136,7 +136,7 @@ cross [--only emulator|unit|programs|conformance] [--write]
                     in the list of exceptions, or if a listed test passes or does not exist; --write
                     writes the results into docs/aarch64.md; needs a cross compiler, qemu-user and
                     rustc's standard library for aarch64
-audit [--offline] [--no-install]
+audit [--offline | --if-reachable] [--no-install]
                     check the packages of all workspaces: licences and sources (deny.toml) with
                     cargo-deny, and published weaknesses with cargo-deny and cargo-audit; install
                     both first; --offline omits the weaknesses, whose database is on github.com
