@@ -2,7 +2,8 @@
 
 The hook runs cargo in the repository, or takes the files of the folder LIBDIST_PREBUILT. It strips
 copies of the files, and names the wheel by the glibc that they need. LIBDIST_TARGET is a target of
-cargo-zigbuild, such as x86_64-unknown-linux-gnu.2.28; `cargo xtask wheel` sets it.
+cargo-zigbuild, such as x86_64-unknown-linux-gnu.2.28, and LIBDIST_LICENSES is a file with the
+licences of the packages of Rust in the binaries; `cargo xtask wheel` sets both.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class LibraryBuildHook(BuildHookInterface):
         build_data["tag"] = f"py3-none-{platform_tag([library, *programs])}"
         files = {library: f"libdist/lib/{SONAME}"}
         files.update({it: f"libdist/bin/{it.name}" for it in programs})
+        if licenses := os.environ.get("LIBDIST_LICENSES"):
+            files[Path(licenses)] = "libdist/THIRD-PARTY-LICENSES.txt"
         for source, place in files.items():
             if version == "editable":
                 target = Path(self.root) / "src" / place

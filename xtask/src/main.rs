@@ -27,6 +27,7 @@ mod generated_files;
 mod gpu;
 mod integrations;
 mod interop;
+mod licences;
 mod loom;
 mod miri;
 mod mpi;

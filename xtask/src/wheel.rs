@@ -3,7 +3,7 @@
 //! cargo-zigbuild links against glibc 2.28, so that the wheel is `manylinux_2_28`. auditwheel
 //! checks the name. All tools come from a virtual environment, which the command creates.
 
-use crate::{Arguments, CommandResult, run, tools, workspace};
+use crate::{Arguments, CommandResult, licences, run, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,6 +36,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     build.arg(&built).current_dir(workspace::repository_root());
     build
         .env("LIBDIST_TARGET", target)
+        .env("LIBDIST_LICENSES", licences::write(&workspace::scratch_folder("licences")?)?)
         .env("PATH", tools::search_path_with(&environment.join("bin"))?);
     if !run::run_visibly(&mut build, BUILD_LIMIT)?.success() {
         return Err("the wheel was not built".into());

@@ -94,6 +94,9 @@ fn use_packages(root: &Path, made: &[PathBuf]) -> Result<(), String> {
         run::run_checked(unpack.arg("--extract").arg(package).arg(root), COPY_LIMIT)?;
     }
     let prefix = root.join("usr");
+    for package in ["libdist0", "dist-tools"] {
+        use_checks::check_licences(&prefix.join("share/doc").join(package))?;
+    }
     use_checks::use_installed(&prefix)?;
     use_checks::check_back_trace(&prefix, false)
 }

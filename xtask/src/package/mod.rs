@@ -9,7 +9,7 @@ mod debian;
 mod tarball;
 mod use_checks;
 
-use crate::{Arguments, CommandResult, test, tools, wheel, workspace};
+use crate::{Arguments, CommandResult, licences, run, test, tools, wheel, workspace};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,8 +33,17 @@ const PACKAGES: &[(&str, PackageMaker)] = &[
 /// The folder for the packages, and the files in them that CMake does not make.
 pub(crate) struct PackageRequest {
     folder: PathBuf,
-    /// The bills of materials to install with the documents. Empty if none were made.
-    bills: Vec<PathBuf>,
+    /// The files about the contents of the binaries: the licences of the packages of Rust, and the
+    /// bills of materials, if they were made.
+    contents: Vec<PathBuf>,
+}
+
+impl PackageRequest {
+    fn into_folder(folder: PathBuf) -> Result<Self, String> {
+        let mut contents = vec![licences::write(&folder)?];
+        contents.extend(bill_of_materials::made_earlier(&folder));
+        Ok(Self { folder, contents })
+    }
 }
 
 /// Makes all packages, or the one that `--only` names.
@@ -55,12 +64,11 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
         let names: Vec<&str> = PACKAGES.iter().map(|(name, _)| *name).collect();
         return Err(format!("--only takes one of {}", names.join(", ")));
     }
-    let bills = bill_of_materials::made_earlier(&folder);
-    let mut request = PackageRequest { folder, bills };
+    let mut request = PackageRequest::into_folder(folder)?;
     for (name, make) in wanted {
         println!("\n== {name}");
         make(&request).map_err(|problem| format!("{name}: {problem}"))?;
-        request.bills = bill_of_materials::made_earlier(&request.folder);
+        request = PackageRequest::into_folder(request.folder)?;
     }
     println!("\nthe packages are in {}", request.folder.display());
     Ok(true)
@@ -70,7 +78,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
 pub(crate) fn check_tarball() -> Result<(), String> {
     let folder = workspace::scratch_folder("package-check")?;
     tools::recreate_folder(&folder)?;
-    tarball::make(&PackageRequest { folder, bills: Vec::new() })
+    tarball::make(&PackageRequest::into_folder(folder)?)
 }
 
 /// Makes the wheel, installs it into a fresh virtual environment, and runs the first command of its
@@ -85,6 +93,11 @@ fn make_wheel(request: &PackageRequest) -> Result<(), String> {
     let [wheel] = wheels.as_slice() else {
         return Err(format!("{} has {} wheels", request.folder.display(), wheels.len()));
     };
+    let mut list = run::command("python3");
+    list.args(["-m", "zipfile", "--list"]).arg(wheel);
+    if !run::run_checked(&mut list, COPY_LIMIT)?.text.contains(licences::FILE_NAME) {
+        return Err("the wheel does not have the licences of the packages of Rust".into());
+    }
     test::use_wheel(wheel)
 }
 
@@ -113,10 +126,11 @@ fn print_sizes(made: &[PathBuf]) -> Result<(), String> {
 
 /// Returns the arguments of CMake that all packages have.
 fn cmake_settings(request: &PackageRequest) -> Result<Vec<String>, String> {
-    let bills: Vec<String> = request.bills.iter().map(|bill| bill.display().to_string()).collect();
+    let contents: Vec<String> =
+        request.contents.iter().map(|file| file.display().to_string()).collect();
     Ok(vec![
         // The release build of the other commands is used again.
         format!("-DDIST_CARGO_TARGET_DIR={}", workspace::target_folder()?.display()),
-        format!("-DDIST_BILL_OF_MATERIALS={}", bills.join(";")),
+        format!("-DDIST_CONTENTS_FILES={}", contents.join(";")),
     ])
 }

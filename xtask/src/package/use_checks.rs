@@ -2,7 +2,7 @@
 
 use super::COPY_LIMIT;
 use crate::workspace::{StagedBuild, repository_root};
-use crate::{run, test};
+use crate::{licences, run, test};
 use std::path::{Path, PathBuf};
 
 /// Compiles and runs the consumers of `ffi-tests/consumer`, through CMake, pkg-config and dlopen.
@@ -24,6 +24,17 @@ fn library_folder(prefix: &Path) -> Result<PathBuf, String> {
         .into_iter()
         .find(|folder| folder.join("libdist.so.0").exists())
         .ok_or_else(|| format!("{} has no libdist.so.0", lib.display()))
+}
+
+/// Checks that a folder with documents has the licences of the packages of Rust.
+pub(super) fn check_licences(documents: &Path) -> Result<(), String> {
+    let path = documents.join(licences::FILE_NAME);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|cause| format!("no licences: {}: {cause}", path.display()))?;
+    if !text.contains("Permission is hereby granted") || !text.contains("\nlibc ") {
+        return Err(format!("{} does not have the licence of libc", path.display()));
+    }
+    Ok(())
 }
 
 /// Makes a call fail, and reads its back-trace. It names the lines of the library's source if and
