@@ -105,8 +105,20 @@ pub(super) struct SendQueue {
     pub(super) pending: ByteQueue,
     /// The bytes that were sent.
     pub(super) kept: KeptBytes,
-    /// Whether long messages are kept although both ends are on one host. For tests.
-    pub(super) keeps_all: bool,
+    pub(super) policy: KeepPolicy,
+}
+
+/// Which of the sent bytes are kept until they are acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum KeepPolicy {
+    /// None, because a broken connection is not replaced.
+    Nothing,
+    /// All, but no long messages inside a host: only the end of a process breaks such a connection.
+    #[default]
+    ByEnds,
+    /// All.
+    #[cfg(test)]
+    All,
 }
 
 /// The connection of an outgoing link.
@@ -241,7 +253,10 @@ impl SendQueue {
 
     /// Removes sent bytes from the bytes that wait.
     fn take_sent(&mut self, sent: usize) {
-        self.kept.copy(Src::from(&self.pending.bytes()[..sent]));
+        match self.policy {
+            KeepPolicy::Nothing => self.kept.skip(sent),
+            _ => self.kept.copy(Src::from(&self.pending.bytes()[..sent])),
+        }
         self.pending.take(sent);
     }
 
@@ -355,8 +370,13 @@ impl SendQueue {
         sent: usize,
         lent: Src<'static>,
     ) {
-        if !self.keeps_all && stream.ends().is_some_and(|ends| ends.are_on_one_host()) {
-            // Only the end of a process breaks such a connection.
+        let is_kept = match self.policy {
+            KeepPolicy::Nothing => false,
+            KeepPolicy::ByEnds => !stream.ends().is_some_and(|ends| ends.are_on_one_host()),
+            #[cfg(test)]
+            KeepPolicy::All => true,
+        };
+        if !is_kept {
             return self.kept.skip(sent);
         }
         let (mut skip, mut left) = (0, sent);

@@ -10,7 +10,9 @@ use super::link_events::LinkEvent;
 use super::link_frame::{ChannelRanks, Frame, padding};
 use super::link_owner::LinkOwner;
 use super::link_user::{ChannelUser, LinkEnd, LinkKey, LinkUser};
-use super::outgoing_channel::{Connection, OutgoingChannel, OutgoingState, SendOutcome};
+use super::outgoing_channel::{
+    Connection, KeepPolicy, OutgoingChannel, OutgoingState, SendOutcome,
+};
 use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use crate::base::buffer::Src;
 use crate::base::error::Error;
@@ -52,11 +54,15 @@ impl OutgoingLink {
         (keep_alive, retry_time): (Duration, Duration),
         owner: Weak<dyn LinkOwner>,
     ) -> Arc<Self> {
+        let mut state = OutgoingState::default();
+        if retry_time.is_zero() {
+            state.queue.policy = KeepPolicy::Nothing;
+        }
         Arc::new_cyclic(|weak| Self {
             key,
             keep_alive,
             retry_time,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             channels: Mutex::default(),
             users: AtomicUsize::new(0),
             owner,

@@ -6,6 +6,7 @@ use super::*;
 use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
 use crate::transport::tcp::hello::{ConnectionPurpose, Hello};
+use crate::transport::tcp::outgoing_channel::KeepPolicy;
 use crate::transport::tcp::peer_connect::{PeerConnectHandler, PeerConnector};
 use std::sync::{Mutex, Weak};
 
@@ -76,7 +77,7 @@ fn lent_messages_survive_resets() {
         let (b, a) = (meshes.pop().unwrap(), meshes.pop().unwrap());
         send_all(&a, 1, STREAM, b"begin").unwrap();
         let link = outgoing_link(&a, 1);
-        lock(&link.state).queue.keeps_all = true;
+        lock(&link.state).queue.policy = KeepPolicy::All;
         let all: &'static mut [u8] = vec![0; 3 << 20].leak();
         (0..).zip(all.iter_mut()).for_each(|(at, byte)| *byte = (at % 251_u32) as u8);
         let (all, mut got) = (&*all, vec![0; 5 + all.len()]);
@@ -101,6 +102,19 @@ fn lent_messages_survive_resets() {
         assert!(resets > 0);
         assert_eq!((a.failure(), b.failure()), (None, None));
         assert!(got[5..] == *all, "bytes were lost, or arrived twice");
+    }
+}
+
+#[test]
+fn link_that_is_not_replaced_keeps_nothing() {
+    for (retry_time, is_kept) in [(Duration::ZERO, false), (TEST_TIMEOUT, true)] {
+        let (a, b) = pair("127.0.0.1");
+        let own = a.shared.members[a.shared.me].process;
+        a.shared.links.set_retry_time(own, retry_time);
+        send_all(&a, 1, STREAM, &[7; 100]).unwrap();
+        receive_all(&b, 0, STREAM, &mut [0; 100]).unwrap();
+        let link = outgoing_link(&a, 1);
+        assert_eq!(lock(&link.state).queue.kept.len() > 0, is_kept);
     }
 }
 
