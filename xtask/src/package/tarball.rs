@@ -67,7 +67,7 @@ fn use_archives(scratch: &Path, name: &str, library: &Path, debug: &Path) -> Res
     };
     let prefix = folder.join(name);
     unpack(library)?;
-    use_checks::check_licences(&prefix.join("share/doc/libdist"))?;
+    use_checks::check_licences(&prefix.join("share/doc/dist"))?;
     use_checks::use_installed(&prefix)?;
     use_checks::check_back_trace(&prefix, false)?;
     unpack(debug)?;

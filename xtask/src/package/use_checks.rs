@@ -26,11 +26,17 @@ fn library_folder(prefix: &Path) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("{} has no libdist.so.0", lib.display()))
 }
 
-/// Checks that a folder with documents has the licences of the packages of Rust.
+/// Checks that a folder with documents has the licences of the packages of Rust. The packages of
+/// Debian compress long documents.
 pub(super) fn check_licences(documents: &Path) -> Result<(), String> {
     let path = documents.join(licences::FILE_NAME);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|cause| format!("no licences: {}: {cause}", path.display()))?;
+    let text = if path.is_file() {
+        std::fs::read_to_string(&path).map_err(|cause| format!("{}: {cause}", path.display()))?
+    } else {
+        let mut unpack = run::command("gzip");
+        unpack.arg("--decompress").arg("--stdout").arg(path.with_extension("txt.gz"));
+        run::run_checked(&mut unpack, COPY_LIMIT)?.text
+    };
     if !text.contains("Permission is hereby granted") || !text.contains("\nlibc ") {
         return Err(format!("{} does not have the licence of libc", path.display()));
     }
