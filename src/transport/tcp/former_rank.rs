@@ -1,4 +1,4 @@
-//! [`FormerRank`]: what remains of a rank that has left its group.
+//! [`FormerRank`]: a rank that has left its group.
 //!
 //! The links of a process outlive its groups: the last bytes of a rank may still be on their way
 //! when it leaves. If the connection of such a link breaks, the other process asks for it in the

@@ -37,7 +37,7 @@ enum CheckState {
     NothingComes,
 }
 
-/// What is known about bytes that may come.
+/// Whether bytes may come, as far as this rank knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LateLinkAnswer {
     /// This rank has not asked, or must ask again.

@@ -355,7 +355,7 @@ impl TcpMeshShared {
 }
 
 impl TcpMeshShared {
-    /// Returns what remains of this rank after it has left.
+    /// Returns the acceptor that answers for this rank after it has left.
     pub(super) fn former_rank(&self) -> FormerRank {
         let Self { epoch, me, lanes, ref members, ref security, ref links, .. } = *self;
         let (members, security, links) = (Arc::clone(members), security.clone(), Arc::clone(links));
