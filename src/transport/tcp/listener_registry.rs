@@ -324,12 +324,12 @@ impl IncomingConnections for ListenerRegistryInner {
             _ => &state.acceptors,
         };
         let key = (hello.group, hello.to);
-        let former = || {
-            let ranks = state.former_ranks.iter().rev();
-            let mut meant = ranks.filter(|_| hello.purpose.broken_link().is_some());
-            meant.find(|(known, _)| *known == key).map(|(_, former)| Arc::clone(former))
-        };
-        acceptors.get(&key).and_then(Weak::upgrade).or_else(former)
+        let present = acceptors.get(&key).and_then(Weak::upgrade);
+        if present.is_some() || hello.purpose.broken_link().is_none() {
+            return present;
+        }
+        let mut former = state.former_ranks.iter().rev();
+        former.find(|(known, _)| *known == key).map(|(_, former)| Arc::clone(former))
     }
 
     fn remove_incoming(&self, connection: &IncomingConnection) {

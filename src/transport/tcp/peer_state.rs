@@ -93,7 +93,7 @@ impl TcpMeshShared {
     }
 
     /// Returns true if no bytes arrive on a channel that the peer has not opened, although its link
-    /// still lives.
+    /// still lives: the peer has died. If the peer has left, asks its process.
     ///
     /// The report that a peer has left may overtake the peer's bytes, which travel on another
     /// connection. So this rank asks the peer's process. The answer arrives on the link of the
@@ -257,7 +257,7 @@ impl TcpMeshShared {
     }
 
     /// Schedules an event that [`TcpMeshShared::apply_due_events`] applies after the delay.
-    pub(super) fn schedule_event(&self, after: Duration, event: DelayedPeerEvent) {
+    fn schedule_event(&self, after: Duration, event: DelayedPeerEvent) {
         let mut events = lock(&self.delayed_events);
         events.push((Instant::now() + after, event));
         self.update_event_alarm(&events);

@@ -8,7 +8,7 @@ use crate::sys::stream::SocketStream;
 use crate::transport::tcp::hello::{ConnectionPurpose, Hello};
 use crate::transport::tcp::outgoing_channel::KeepPolicy;
 use crate::transport::tcp::peer_connect::{PeerConnectHandler, PeerConnector};
-use std::sync::{Mutex, Weak};
+use std::sync::{Weak, mpsc};
 
 #[test]
 fn connection_that_is_reset_is_replaced() {
@@ -118,36 +118,31 @@ fn link_that_is_not_replaced_keeps_nothing() {
     }
 }
 
-/// An attempt to connect, and its outcome.
-#[derive(Debug, Default)]
-struct Attempt(Mutex<Option<Result<()>>>);
+/// Sends the outcome of an attempt to connect.
+#[derive(Debug)]
+struct Attempt(mpsc::Sender<Result<()>>);
 
 impl PeerConnectHandler for Attempt {
     fn on_connected(&self, _: &Hello, stream: Arc<SocketStream>) {
         stream.close_gracefully();
-        *lock(&self.0) = Some(Ok(()));
+        self.0.send(Ok(())).unwrap();
     }
 
     fn on_failed(&self, _: &Hello, error: Error) {
-        *lock(&self.0) = Some(Err(error));
+        self.0.send(Err(error)).unwrap();
     }
 }
 
 /// Connects from a rank to rank 0 for this purpose.
 fn connect(mesh: &TcpMesh, purpose: ConnectionPurpose) -> (Arc<PeerConnector>, Result<()>) {
-    let attempt = Arc::new(Attempt::default());
+    let (sender, outcomes) = mpsc::channel();
+    let attempt = Arc::new(Attempt(sender));
     let handler: Weak<dyn PeerConnectHandler> = Arc::<Attempt>::downgrade(&attempt);
     let limit = purpose.broken_link().map(|_| Deadline::after(TEST_TIMEOUT));
     let connector = mesh.shared.new_connector(0, purpose, limit, handler).unwrap();
     connector.start();
-    let began = Instant::now();
-    loop {
-        if let Some(outcome) = lock(&attempt.0).take() {
-            return (connector, outcome);
-        }
-        assert!(began.elapsed() < TEST_TIMEOUT, "the attempt does not end");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let outcome = outcomes.recv_timeout(TEST_TIMEOUT).expect("the attempt does not end");
+    (connector, outcome)
 }
 
 /// The last bytes of a rank may be on their way when it leaves. So a question about its links gets
@@ -162,7 +157,9 @@ fn rank_that_has_left_answers_for_its_links() {
 
     drop(a);
     // The first question has broken the link off, so it may still be replaced.
+    let began = Instant::now();
     let (connector, outcome) = std::iter::repeat_with(|| connect(&b, probe))
+        .take_while(|_| began.elapsed() < TEST_TIMEOUT)
         .find(|(_, outcome)| outcome.is_err())
         .unwrap();
     assert!(outcome.unwrap_err().message().contains("no such connection"));
